@@ -555,7 +555,7 @@ class ComparedPlan:
     term by which it loses. terms: ns of its step. best_terms: those of the best plan's step, which differ from them by
     the difference of the steps; empty if the search has found no plan. drawn: plans of the search that fit, drawn with
     equal chances. better: those of them that are better than this one. late: whether there was no time for all that
-    were to be drawn. command: profiles it.
+    were to be drawn. complete: whether `drawn` are all plans that fit, each once. command: profiles it.
     """
 
     plan: str
@@ -572,6 +572,7 @@ class ComparedPlan:
     command: str | None
     best_terms: Mapping[str, int] = dataclasses.field(default_factory=dict)
     late: bool = False
+    complete: bool = False
 
 
 @dataclass(frozen=True)

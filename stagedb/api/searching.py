@@ -254,6 +254,7 @@ class SearchAsked:
             command=_command(mine, request, self.name),
             best_terms={} if best is None else dict(best.terms),
             late=each.late,
+            complete=each.complete,
         )
         return replace(found, compared=compared, seconds=found.seconds + time.monotonic() - began)
 

@@ -371,7 +371,8 @@ def _write_compared(each: "ComparedPlan", by: str, output: Output) -> None:
         print_line(f"  {each.why}")
     if each.drawn:
         short = "; a minute, or what --for leaves, was too short for more" if each.late else ""
-        print_line(f"  {each.better} of {each.drawn} drawn plans that fit are {better}{short}")
+        of = f"all {each.drawn} plans" if each.complete else f"{each.drawn} drawn plans"
+        print_line(f"  {each.better} of {of} that fit are {better}{short}")
     elif each.late:
         print_line("  no time was left to draw plans and compare it with them")
     if each.best_terms and each.terms != each.best_terms:

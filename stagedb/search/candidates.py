@@ -12,7 +12,7 @@ from stagedb.search.space import CHOOSE_LAYERS
 FORMAT = 3
 """Version of what a search covers and how it counts; part of its id."""
 
-OF_FRAMEWORK = 5
+OF_FRAMEWORK = 6
 """The version of searches with a framework: they have the plans that it can run, and no others."""
 
 BEST_OF_ALL = 2

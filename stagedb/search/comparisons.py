@@ -29,6 +29,9 @@ MOST = 5_000
 PATIENCE = 60.0
 """Seconds in which plans are drawn."""
 
+MAY_FIT = (Fate.TIMED, Fate.SLOWER, Fate.UNTRIED)
+"""What a search found out about sets that may have plans that fit."""
+
 LOST = "so that the plan was not compared; the search itself is over"
 
 Report = Callable[[int, int], None]
@@ -41,7 +44,7 @@ class Comparison:
 
     plan: with its exact figures, and why it loses. fits: whether the accelerator's memory holds it. drawn: plans of the
     search that fit, drawn with equal chances. better: those of them that are better than the given one. late: whether
-    there was no time for all that were to be drawn.
+    there was no time for all that were to be drawn. complete: whether they are all plans that fit, each once.
     """
 
     plan: Candidate
@@ -49,6 +52,7 @@ class Comparison:
     drawn: int
     better: int
     late: bool = False
+    complete: bool = False
 
 
 def compared(
@@ -71,26 +75,28 @@ def compared(
     terms = place.trials.terms(program)
     mine = Candidate(words, place.system, plan.world, Fate.TIMED, step, peak, terms=terms, sent=sent)
     until = began + (PATIENCE if seconds is None else min(seconds, PATIENCE))
-    request, worths = found.request, list(_worths(place, found, progress, until))
+    request, may_fit = found.request, [each for each in found.candidates if each.fate in MAY_FIT]
+    worths = list(_worths(place, request, may_fit, progress, until))
     better = sum(each < request.worth_of(mine) for each in worths)
+    late = len(worths) < DRAWN and time.monotonic() >= until
     return Comparison(
         plan=explain(mine, found.best, request),
         fits=place.room is None or peak <= place.room,
         drawn=len(worths),
         better=better,
-        late=len(worths) < DRAWN and time.monotonic() >= until,
+        late=late,
+        complete=len(worths) < DRAWN and not late and sum(each.plans for each in may_fit) <= MOST,
     )
 
 
-def _worths(place: SearchPlace, found: SearchResult, progress: Report, until: float) -> Iterator[Worth]:
-    """What the search makes small, for plans that are drawn at random and fit.
+def _worths(
+    place: SearchPlace, request: SearchRequest, may_fit: Sequence[Candidate], progress: Report, until: float
+) -> Iterator[Worth]:
+    """What the search makes small, for plans of sets that are drawn at random and fit.
 
-    Plans are drawn from the sets that may have plans that fit: timed, slower, or untried ones. until: the time at which
-    the last one is drawn.
+    until: the time at which the last one is drawn.
     """
-    request, timed = found.request, 0
-    may_fit = [each for each in found.candidates if each.fate in (Fate.TIMED, Fate.SLOWER, Fate.UNTRIED)]
-    chosen = islice(drawn(place.space, may_fit, request.id), MOST)
+    timed, chosen = 0, islice(drawn(place.space, may_fit, request.id), MOST)
     progress(0, DRAWN)
     with copies(lambda words: _worth(place, request, words), usable_cores(), lambda question: "plans", LOST) as others:
         while timed < DRAWN:
@@ -127,26 +133,48 @@ def _worth(place: SearchPlace, request: SearchRequest, words: Words) -> Worth | 
 
 
 def drawn(space: Space, sets: Sequence[Candidate], seed: str) -> Iterator[Words]:
-    """Plans of these sets without an end, each drawn with the same chance, in an order that follows from the seed."""
+    """Plans of these sets, each drawn with the same chance, in an order that follows from the seed.
+
+    Where there are at most `MOST` plans, each comes once. More are drawn without an end, and some may come again.
+    """
     chance, sizes = random.Random(seed), [each.plans for each in sets]
-    while any(sizes):
+    if sum(sizes) <= MOST:
+        plans = [plan for of in sets for plan in _plans_of(space, of)]
+        yield from chance.sample(plans, len(plans))
+        return
+    while True:
         yield _one_of(space, chance.choices(sets, sizes)[0], chance)
 
 
+def _plans_of(space: Space, of: Candidate) -> Iterator[Words]:
+    """The plans of a set, which is a group, a cell, an order or a plan (`space`)."""
+    if of.plans == 1:
+        yield of.words
+        return
+    for cell in _cells_of(space, of):
+        yield from _plans_of_cell(space, cell)
+
+
 def _one_of(space: Space, of: Candidate, chance: random.Random) -> Words:
-    """A plan of a set, which is a group, a cell, an order or a plan (`space`)."""
+    """One plan of a set."""
     if of.plans == 1:
         return of.words
+    cells = _cells_of(space, of)
+    cell = cells[0] if len(cells) == 1 else chance.choices(cells, list(map(space.count, cells)))[0]
+    return chance.choice(list(_plans_of_cell(space, cell)))
+
+
+def _cells_of(space: Space, of: Candidate) -> list[Words]:
     words = {word: value for word, value in of.words.items() if word not in CHOOSE_LAYERS or word in space.words}
     chosen = "recompute" if space.is_open("recompute", "recompute") else "zero"
-    if chosen in words or not space.is_open(chosen, chosen):
-        cell = words
-    else:
-        cells = list(space.cells(words))
-        cell = chance.choices(cells, list(map(space.count, cells)))[0]
+    return [words] if chosen in words or not space.is_open(chosen, chosen) else list(space.cells(words))
+
+
+def _plans_of_cell(space: Space, cell: Words) -> Iterator[Words]:
     if "schedule" not in cell or "schedule" in space.words:
-        return chance.choice(list(space.plans(cell)))
-    return {**cell, **chance.choice(space.choices(cell))}
+        yield from space.plans(cell)
+    else:
+        yield from ({**cell, **choice} for choice in space.choices(cell))
 
 
 def whole_words(request: SearchRequest, ranks: int, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,9 +76,10 @@ def _key(row: StepRow) -> Key:
     return tuple(row.cells[name] for name in COLUMNS) + tuple(row.cells.get(name, "") for name in ("kernels",))
 
 
-def known_rows() -> tuple[StepRow, ...]:
-    """The published steps of all files in `KNOWN_FILES`."""
-    return tuple(itertools.chain.from_iterable(_read()))
+def known_rows(names: Sequence[str] = KNOWN_FILES) -> tuple[StepRow, ...]:
+    """The published steps of files. names: of some files in `KNOWN_FILES`."""
+    read = zip(KNOWN_FILES, _read(), strict=True)
+    return tuple(itertools.chain.from_iterable(rows for name, rows in read if name in names))
 
 
 @lru_cache(maxsize=1)

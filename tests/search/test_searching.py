@@ -765,6 +765,17 @@ def test_plans_of_a_search_are_those_that_the_framework_can_run(card: Card, fram
         assert True not in found["sp"] and 4 in found["tp"]
 
 
+@pytest.mark.parametrize(("framework", "scores"), [("megatron-core", True), ("nemo", True), ("torchtitan", False)])
+def test_scores_alone_recompute_where_attention_writes_them(framework: str, scores: bool) -> None:
+    """Megatron's `core_attn`: one kernel has no scores to recompute, and torchtitan has no such setting."""
+    profile = find_profile(framework)
+    for attention in ("math", "fused"):
+        words = profile.plan_words({"global_batch_size": 8, "seq_len": 2048, "attention": attention})
+        space = Space(model_sizes(LLAMA, FRAMEWORKS[profile.recipe]), words, 4, ("recompute",), profile)
+        kinds = {plan["recompute"] for plan in every_plan(space)}
+        assert {"none", "full"} <= kinds and ("core" in kinds) == (scores and attention == "math")
+
+
 def test_a_word_that_all_plans_have_need_not_be_one_of_the_framework() -> None:
     profile = find_profile("nemo")
     words = profile.plan_words({"global_batch_size": 8, "seq_len": 2048, "zero": 3})
