@@ -16,6 +16,12 @@ from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows import DEFAULT, Workflow
 
 PORT_REGION = "between"
+
+CORE = "_core"
+"""The end of the names of regions in which ranks that exchange heads for tokens have the whole sequence of some."""
+
+EXCHANGED = ("cp", "cpa")
+"""The mesh axes whose ranks exchange heads."""
 """The region whose rules lay out the tensors between blocks."""
 
 
@@ -171,6 +177,11 @@ def _known_layouts(tracer: Tracer, given: Mapping[str, Tensor], rules: Rules, st
     regions = {tensor.name: op.region for op in reversed(tracer.operations) for tensor in op.inputs}
     held = {**rules, **stored}
     weights = {tensor.name: wanted(tensor.axes, held[regions[tensor.name]]) for tensor in tracer.weights}
+    # Ranks that exchange heads for tokens read what belongs to their own heads, and keep all that a rank of tp has
+    # (Megatron-LM's `MambaContextParallel`, and the sinks of Transformer Engine).
+    for name in (name for name in weights if regions[name].endswith(CORE) and regions[name] not in stored):
+        for mesh_axis in EXCHANGED:
+            weights[name] = weights[name].with_(mesh_axis, None)
     return weights | {name: wanted(tensor.axes, rules[regions[name]]) for name, tensor in given.items()}
 
 
@@ -192,6 +203,9 @@ def cut(gradient: Tensor, layouts: dict[str, Layout], weight: Tensor, like: Oper
     way = by_way_of(have, want, gradient.axes)
     if way is not None:
         mesh_axis, goal = "tp", way
+    elif goal is None and mesh_axis in EXCHANGED and like.region.endswith(CORE):
+        # A slice's gradient has zeros elsewhere, and is reduced with all others.
+        goal = Partial()
     move = redistribution(mesh_axis, have.on(mesh_axis), goal)
     part = dataclasses.replace(gradient, name=f"{gradient.name}.{move.move}.{mesh_axis}")
     layouts[part.name] = have.with_(mesh_axis, goal)

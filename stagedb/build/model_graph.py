@@ -352,12 +352,20 @@ def _check_operators(chosen: tuple[str, ...], operations: tuple[Operation, ...])
 def _check_context(card: Card, options: GraphOptions) -> None:
     """Raise Misfit for ranks of cp that would divide a sequence that a part needs whole."""
     for part in (part for kind in card.kinds.values() for part in kind.parts if part.alone):
-        if options.cp_kind != "none":
-            raise Misfit(
-                f"{card.name} has {part.name}, which {part.alone}",
-                ways=[Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none"}, str(Word("cp", 1)))],
-                last=" (tp and dp divide the work)",
-            )
+        exchanged = (
+            part.exchanged
+            if "ulysses" in options.framework.cp_kinds and not find_workflow(options.workflow).caches
+            else ""
+        )
+        if options.cp_kind == "none" or (exchanged and options.cp_kind == "ulysses"):
+            continue
+        exchange = Way({"cp_kind": "ulysses", "ulysses": 1, "cp_chunks": "none"}, str(Word("cp_kind", "ulysses")))
+        alone = Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none"}, str(Word("cp", 1)))
+        raise Misfit(
+            f"{card.name} has {part.name}, which {part.alone}",
+            ways=[*([exchange] if exchanged else ()), alone],
+            last=f" (ranks of cp exchange {exchanged} for tokens)" if exchanged else " (tp and dp divide the work)",
+        )
 
 
 def _check_units(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...]) -> None:

@@ -13,6 +13,7 @@ from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     COPIES,
     KV_HEADS,
+    PAD,
     SHARE,
     SLICE,
     Cast,
@@ -137,7 +138,7 @@ def _tokens(
     )
 
 
-LOCAL: Mapping[str, str] = {SLICE: "slice", SHARE: "elementwise"}
+LOCAL: Mapping[str, str] = {SLICE: "slice", SHARE: "elementwise", PAD: "elementwise"}
 """The kinds of the redistributions that a rank does alone."""
 
 

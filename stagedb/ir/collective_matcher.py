@@ -16,6 +16,7 @@ from stagedb.ir.layouts import MESH_AXES, Layout, Partial, Partitioned, Placemen
 from stagedb.ir.operators import (
     COPIES,
     KV_HEADS,
+    PAD,
     SHARE,
     SLICE,
     Add,
@@ -331,6 +332,8 @@ def redistribution(mesh_axis: str, have: Placement | None, goal: Placement | Non
     target = goal.axis if isinstance(goal, Partitioned) else None
     if have is None and goal is not None:
         return Redistribution(SHARE if target is None else SLICE, mesh_axis, target=target)
+    if isinstance(have, Partitioned) and isinstance(goal, Partial):
+        return Redistribution(PAD, mesh_axis, source)
     try:
         kind = kind_between(_held(have), _held(goal))
     except LookupError:

@@ -20,11 +20,16 @@ neighbours that exchange heads. In the same way the ranks of ep are the nodes `e
 tokens are sent once for each node.
 """
 
-INNERMOST_FIRST = ("heads", "kv_heads", "kv_copies", "experts")
+INNERMOST_FIRST = (
+    *("heads", "kv_heads", "kv_copies", "experts"),
+    *("scan_groups", "scan_inner", "delta_groups", "recurrence_blocks", "kda_heads", "lightning_heads"),
+    "short_channels",
+)
 """Tensor axes that are cut in the reverse order of the mesh.
 
-Tensor parallelism deals heads, and context parallelism deals the heads of one tensor-parallel rank. Experts are dealt
-in the same way, where ranks of tp have others and each has only tokens for its own to exchange.
+Tensor parallelism deals heads (of scans: groups of heads, or channels), and context parallelism deals those of one
+tensor-parallel rank. Experts are dealt in the same way, where ranks of tp have others and each has only tokens for its
+own to exchange.
 """
 
 Reduction = Literal["sum", "max"]

@@ -21,6 +21,18 @@ each rank of a ring has turns of its own, as its part of the sequence has anothe
 COPYING = tuple(Way({"recipe": name}) for name, each in FRAMEWORKS.items() if each.copies_heads)
 
 
+SCANNED: Mapping[str, str] = {
+    "SG": "groups of heads of the scan",
+    "SI": "channels of the scan",
+    "LG": "heads of keys of the delta rule",
+    "KH": "heads of Kimi delta attention",
+    "NH": "heads of lightning attention",
+    "SC": "channels of the short convolution",
+    "UB": "blocks of the gated recurrence",
+}
+"""What scans are divided into, by the symbol of its number: ranks of tp, and of Ulysses, have whole numbers of it."""
+
+
 def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
     """The options with the framework's kind of context parallelism, if cp needs one and the options name none.
 
@@ -163,6 +175,26 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             f"{word} {degree} = {plan.tp * degree}, {reason}",
             nearest(word, degree, heads // plan.tp, fits, least=2),
             [RING if inner else Way({"cp_kind": "allgather-kv"}), *([] if copies or inner else [COPYING])],
+        )
+
+
+def check_whole_groups(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError if ranks of Ulysses cannot share what a scan divides into equally.
+
+    sizes: the model's symbols, such as SG for the groups of heads of a scan.
+    """
+    numbers = {symbol: sizes[symbol] for symbol in SCANNED if symbol in sizes}
+
+    def fits(cp: int) -> bool:
+        return all(number % (plan.tp * cp) == 0 for number in numbers.values())
+
+    if plan.options.cp_kind == "ulysses" and not fits(plan.cp):
+        symbol, number = next(each for each in numbers.items() if each[1] % (plan.tp * plan.cp))
+        raise Misfit(
+            f"ulysses spreads the {number} {SCANNED[symbol]} over tp {plan.tp} x cp {plan.cp} = {plan.tp * plan.cp}, "
+            "which does not divide them",
+            nearest("cp", plan.cp, number // plan.tp, fits, least=2),
+            [Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none"}, str(Word("cp", 1)))],
         )
 
 

@@ -16,11 +16,13 @@ from stagedb.plans.adapter_checks import check_adapters, check_rank
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import (
+    SCANNED,
     check_context,
     check_heads,
     check_kind_given,
     check_sequence,
     check_turns,
+    check_whole_groups,
     with_default_kind,
 )
 from stagedb.plans.dispatch_checks import settled_routing
@@ -218,6 +220,7 @@ class Plan(PlanFields):
             near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
         check_heads(self, sizes)
+        check_whole_groups(self, sizes)
         check_turns(self, sizes)
         check_rank(self, sizes)
         check_gathered(self, sizes)
@@ -298,7 +301,7 @@ class Plan(PlanFields):
             else:
                 repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
                 rules.append((repeats, _divides_or_repeats(kv_heads)))
-        for symbol, word in _SCANNED.items():
+        for symbol, word in {**SCANNED, "HP": "pairs of key/value heads of differential attention"}.items():
             if symbol in sizes:
                 rules.append((f"does not divide the {sizes[symbol]} {word}", _divides(sizes[symbol])))
         if self.options.framework.vocabulary_multiple is None:
@@ -307,19 +310,6 @@ class Plan(PlanFields):
                 table = f"does not divide the {sizes['VL']} tokens that have rows for each layer"
                 rules.append((table, _divides(sizes["VL"])))
         return rules
-
-
-_SCANNED: Mapping[str, str] = {
-    "SG": "groups of heads of the scan",
-    "SI": "channels of the scan",
-    "LG": "heads of keys of the delta rule",
-    "KH": "heads of Kimi delta attention",
-    "NH": "heads of lightning attention",
-    "SC": "channels of the short convolution",
-    "UB": "blocks of the gated recurrence",
-    "HP": "pairs of key/value heads of differential attention",
-}
-"""What ranks of tp have whole numbers of, by the symbol of its number."""
 
 
 def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
+from stagedb.plans.context_checks import SCANNED
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.request_batches import RequestBatch
@@ -37,10 +38,8 @@ def check_requests(plan: PlanFields) -> None:
         _check_draft(plan)
 
 
-SCANS = ("SG", "SI", "LG", "KH", "NH", "SC", "UB")
-"""Symbols that models with states have: groups of heads of a state-space scan, channels of a selective one, heads of
-keys of a delta rule, heads of Kimi delta attention and of lightning attention, channels of a short convolution, and
-blocks of a gated recurrence."""
+SCANS = tuple(SCANNED)
+"""Symbols that models with states have."""
 
 
 def check_acceptance(acceptance: float) -> None:

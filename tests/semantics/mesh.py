@@ -492,6 +492,9 @@ class SimulatedMesh(Interpreter):
                 whole = value[self.ranks.index(rank)]
             elif move.move == "share":
                 whole = value[self.ranks.index(rank)] / len(members)
+            elif move.move == "pad":
+                others = [share if place == own else np.zeros_like(share) for place, share in enumerate(shares)]
+                whole = np.concatenate(others, axis=row.axes.index(move.source or ""))
             elif move.move in ("all_reduce", "reduce_scatter"):
                 whole = np.maximum.reduce(shares) if move.reduces == "max" else np.sum(shares, axis=0)
             else:

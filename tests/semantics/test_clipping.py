@@ -14,6 +14,7 @@ from tests.ir.tiny import card
 from tests.sampling import examples
 from tests.semantics.running import Example, example, pipeline
 from tests.semantics.step import Run
+from tests.semantics.test_scans import SCAN
 
 PLAIN = GraphOptions()
 
@@ -72,6 +73,19 @@ def test_experts_and_other_weights_have_one_norm(
     for stages in ((4,), (2, 2)):
         run = some.run_pipelined(pipeline(some.graph, "1f1b", stages, 2), dp, tp, ep=ep)
         assert_everywhere(run, expected, len(stages) * dp * tp)
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("words", [{"sinks": True}, SCAN], ids=["sinks", "scan"])
+def test_ranks_that_exchange_heads_have_one_norm(words: dict[str, Any], zero: int) -> None:
+    """Weights of heads are whole on each of them, and their gradients are summed."""
+    kinds: Any = {"layer": words}
+    model = dataclasses.replace(card("llama", layers=2, kv_heads=4), layer_kinds=kinds, pattern=("layer",))
+    expected = norm(example(build_graph(model, PLAIN), microbatches=2).run_whole())
+    some = example(build_graph(model, GraphOptions(clip_norm=True, zero=zero, cp_kind="ulysses")), microbatches=2)
+    for stages in ((2,), (1, 1)):
+        run = some.run_pipelined(pipeline(some.graph, "1f1b", stages, 2), dp=2, cp=2)
+        assert_everywhere(run, expected, len(stages) * 4)
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -132,6 +132,11 @@ MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
     "the scan again": ({"recompute": "operators", "recompute_operators": ("attn.scan",)}, {"tp": 2}),
     "megatron": ({"recipe": "megatron", "zero": 1}, {"tp": 2, "dp": 2}),
     "megatron, sp": ({"recipe": "megatron", "sp": True, "zero": 3}, {"tp": 2, "dp": 2}),
+    "cp": ({"cp_kind": "ulysses"}, {"cp": 4}),
+    "tp, cp, recomputed": ({"cp_kind": "ulysses", "recompute": "full"}, {"tp": 2, "cp": 2}),
+    "sp, cp, dp": ({"cp_kind": "ulysses", "sp": True}, {"tp": 2, "cp": 2, "dp": 2}),
+    "cp, zero 3": ({"cp_kind": "ulysses", "zero": 3}, {"cp": 2, "dp": 2}),
+    "megatron, sp, cp": ({"recipe": "megatron", "cp_kind": "ulysses", "sp": True, "zero": 1}, {"tp": 2, "cp": 2}),
 }
 
 
@@ -427,20 +432,52 @@ def test_ranks_add_the_squares_of_all_heads() -> None:
     assert found == {f"layer.attn.{word}.all_reduce.tp": env["B"] * env["S"] * 4 for word in words}
 
 
-@pytest.mark.parametrize("kind", ["allgather-kv", "ulysses", "ring-alltoall"])
-def test_ranks_of_a_context_are_refused(kind: str) -> None:
-    for name, mixer, why in (
-        ("usual", "state_space", "passes its state from token to token"),
-        ("delta rule", "gated_delta", "passes its state from token to token"),
-        ("selective scan", "selective_scan", "passes its state from token to token"),
-        ("gated recurrence", "gated_recurrence", "passes its state from token to token"),
-        ("lightning attention", "lightning_attention", "passes its state from token to token"),
-        ("kimi delta", "kimi_delta", "passes its state from token to token"),
-        ("attention and scan", "attention_and_scan", "passes its state from token to token"),
-        ("short convolution", "short_convolution", "reads values of the tokens before its own.*"),
-    ):
-        with pytest.raises(UsageError, match=f"{mixer}, which {why}: take --cp 1"):
-            build_graph(model(name), GraphOptions(cp_kind=kind))  # type: ignore[arg-type]
+UNDIVIDED = {
+    "usual": ("state_space, which passes its state from token to token", "groups of heads"),
+    "delta rule": ("gated_delta, which passes its state from token to token", "groups of heads"),
+    "selective scan": ("selective_scan, which passes its state from token to token", "channels"),
+    "gated recurrence": ("gated_recurrence, which passes its state from token to token", "blocks"),
+    "lightning attention": ("lightning_attention, which passes its state from token to token", "heads"),
+    "kimi delta": ("kimi_delta, which passes its state from token to token", "heads"),
+    "attention and scan": ("attention_and_scan, which passes its state from token to token", "groups of heads"),
+    "short convolution": ("short_convolution, which reads values of the tokens before its own.*", "channels"),
+}
+
+
+@pytest.mark.parametrize("kind", ["allgather-kv", "ring-alltoall"])
+@pytest.mark.parametrize("name", UNDIVIDED)
+def test_ranks_of_a_context_without_an_exchange_are_refused(name: str, kind: Any) -> None:
+    why, exchanged = UNDIVIDED[name]
+    ways = rf"take --cp-kind ulysses, or --cp 1 \(ranks of cp exchange {exchanged} for tokens\)"
+    with pytest.raises(UsageError, match=f"{why}: {ways}"):
+        build_graph(model(name), GraphOptions(cp_kind=kind))
+
+
+def test_ranks_of_a_context_exchange_what_megatron_exchanges() -> None:
+    """Gates, values, B, C and steps to heads; then results and gates back, for the norm of all heads
+    (`MambaContextParallel` of Megatron-Core 0.16). Its gradients go the same ways.
+
+    A rank of cp and tp has 8 / 2 tokens of 4 / 2 groups of two heads.
+    """
+    graph = build_graph(model("usual"), GraphOptions(cp_kind="ulysses"))
+    env = {**environment(graph), "cp": 2, "tp": 2}
+    inner, state, heads, tokens = 8 * 3, 4 * 5, 8, env["B"] * env["S"] // 2
+    whole, back = tokens * (2 * inner + 2 * state + heads) // 2, tokens * inner // 2
+    found = {
+        op.name: evaluate(op.work.comm_bytes, env) // env["e_act"]
+        for op in graph.ops
+        if isinstance(op.work, Collective) and op.block == "layer" and "all_to_all.cp" in op.name
+    }
+    assert sorted(found.values()) == sorted(2 * [whole, back, back]), found
+    assert found["layer.attn.in_proj.all_to_all.cp"] == whole
+
+
+def test_ranks_of_tp_and_a_context_have_whole_groups() -> None:
+    sizes = build_graph(dataclasses.replace(model("usual"), heads=8, kv_heads=8), GraphOptions()).sizes
+    words = {"micro_batch_size": 4, "global_batch_size": 4, "seq_len": 16, "cp_kind": "ulysses"}
+    assert plan_for({**words, "tp": 2, "cp": 2}, sizes).cp == 2
+    with pytest.raises(UsageError, match=r"the 4 groups of heads of the scan"):
+        plan_for({**words, "tp": 2, "cp": 4}, sizes)
 
 
 def test_a_tp_that_does_not_divide_groups_is_refused() -> None:

@@ -67,6 +67,8 @@ MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
     "the scan again": ({"recompute": "operators", "recompute_operators": ("scan.attn.scan",)}, {"tp": 2}),
     "megatron": ({"recipe": "megatron", "zero": 1}, {"tp": 2, "dp": 2}),
     "megatron, sp": ({"recipe": "megatron", "sp": True, "zero": 3}, {"tp": 2, "dp": 2}),
+    "sp, cp, recomputed": ({"sp": True, "cp_kind": "ulysses", "recompute": "full"}, {"tp": 2, "cp": 2}),
+    "cp, zero 3": ({"cp_kind": "ulysses", "zero": 3}, {"cp": 2, "dp": 2}),
 }
 
 
@@ -133,7 +135,7 @@ def test_flops_of_a_shared_block() -> None:
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "pp": ({"pp": 2}, "4 layers read more than the stream.*one stage.*pp 1"),
-    "cp": ({"cp": 2, "cp_kind": "ulysses"}, "which passes its state from token to token: take .*cp 1"),
+    "cp": ({"cp": 2, "cp_kind": "allgather-kv"}, "which passes its state from token to token: take .*cp-kind ulysses"),
     "lora": ({"lora": ("attn.wq",)}, "layers with shared blocks, which stagedb trains with all others: leave .*lora"),
     "frozen": (
         {"frozen": ("embedding",)},

@@ -151,6 +151,7 @@ from stagedb.ir.operators.packed_rows import PackRows, SplitRows
 from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
 from stagedb.ir.operators.quantize import E4M3, Quantize
 from stagedb.ir.operators.redistribution import (
+    PAD,
     SHARE,
     SLICE,
     CopyGathered,
@@ -393,6 +394,7 @@ __all__ = [
     "KEYS",
     "KV_HEADS",
     "OPERATORS",
+    "PAD",
     "QUERIES",
     "SGD",
     "SHARE",

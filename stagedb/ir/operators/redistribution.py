@@ -17,13 +17,15 @@ SLICE = "slice"
 """A rank takes its part of a whole tensor."""
 SHARE = "share"
 """A share is what a rank takes of a whole tensor, so that the sum over ranks is the tensor."""
+PAD = "pad"
+"""A rank has its part of a tensor, and makes it a share: zeros are where the others have theirs."""
 
 
 @dataclass(frozen=True)
 class Redistribution(Operator):
     """`source` and `target`: the tensor axes partitioned before and after; None if it was or becomes whole.
 
-    move: the name of a kind of collective, `SLICE` or `SHARE`.
+    move: the name of a kind of collective, `SLICE`, `SHARE` or `PAD`.
     """
 
     move: str

@@ -70,4 +70,5 @@ ATTENTION_AND_SCAN = LayerPart(
     },
     buffers=ATTENTION.buffers,
     alone=STATE_SPACE.alone,
+    exchanged=STATE_SPACE.exchanged,
 )

@@ -31,12 +31,14 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.enter("scan")
     read = {"joined": _joined, "apart": _apart, "each": _each}[str(values["delta_projections"])]
     channels, gate, b, a = read(t, style, x)
+    t.enter("scan_core")
     held = [t.weight(f"attn.{word}", OF_HEADS, rows=2) for word in ("a_log", "step_bias")]
     made, y = convolved(t, style, values, channels, "delta_groups"), t.activation("attn.scan", VALUES)
     scan = ops.delta_rule.DeltaScan(
         int(values["delta_chunk"]), keeps=style.serves, one=style.one_token, negative=bool(values["delta_negative"])
     )
     t.emit("attn.scan", scan, (made, b, a, *held), y, *_scan_extras(t, style))
+    t.enter("scan")
     normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", STEPS, "fp32")
     weight = t.weight("attn.gated_norm.weight", ("delta_value",))
     t.emit("attn.gated_norm", ops.state_space.GatedNorm(by_head=True), (y, gate, weight), normal, rstd)
@@ -149,4 +151,5 @@ GATED_DELTA = LayerPart(
     rows=scan_rows,
     left=LEFT,
     alone=UNDIVIDED,
+    exchanged="groups of heads",
 )

@@ -30,6 +30,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
         shared.linear(t, f"attn.{word}", x, (*OF_TOKEN, "hidden"), VALUES, True, style.linear)
         for word in ("gate", "in_proj")
     )
+    t.enter("scan_core")
     read = _convolved(t, style, values, made)
     block = ("recurrence_blocks", "recurrence_values", "recurrence_gates")
     opened, passes = (
@@ -40,6 +41,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     kept = (cached(t, "attn.scan", ("batch", *OF_TOKEN), "fp32"),) if style.serves else ()
     operator = ops.gated_recurrence.GatedRecurrence(style.serves)
     t.emit("attn.scan", operator, (read, opened, passes, rate), y, *kept)
+    t.enter("scan")
     gated = t.activation("attn.gated", VALUES)
     t.emit("attn.gated", ops.Gate(card.activation), (gate, y), gated)
     return shared.row_linear(t, style, "attn.wo", gated, ("hidden", *OF_TOKEN), True)
@@ -97,4 +99,5 @@ GATED_RECURRENCE = LayerPart(
     rows=scan_rows,
     left=LEFT,
     alone=UNDIVIDED,
+    exchanged="blocks",
 )

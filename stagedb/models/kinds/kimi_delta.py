@@ -18,7 +18,7 @@ from stagedb.models.kinds.part import (
     Table,
     Values,
 )
-from stagedb.models.kinds.state_space import CONVOLUTION, UNDIVIDED, cached, convolved
+from stagedb.models.kinds.state_space import CONVOLUTION, UNDIVIDED, cached, convolved, left_regions, scanned_rows
 from stagedb.models.sizes import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -39,13 +39,17 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     made = tuple(_projected(t, style, f"in_{word}", x, "hidden") for word in ("q", "k", "v"))
     joined = t.activation("attn.joined", (*HEADS, "kda_channels"))
     t.emit("attn.joined", ops.state_space.JoinParts(("kda_dim",) * 3), made, joined)
+    t.enter("kda_core")
     channels = convolved(t, style, values, joined, "kda_heads")
+    t.enter("kda")
     forget = _narrow(t, style, "f", x)
     b = shared.linear(t, "attn.in_b", x, ("kda_heads", "hidden"), HEADS, form=style.linear)
+    t.enter("kda_core")
     held = (t.weight("attn.a_log", ("kda_heads",)), t.weight("attn.step_bias", OF_HEAD[2:], rows=2))
     y = t.activation("attn.scan", OF_HEAD)
     scan = ops.kimi_delta.KimiDeltaScan(int(values["kda_chunk"]), keeps=style.serves, one=style.one_token)
     t.emit("attn.scan", scan, (channels, b, forget, *held), y, *_scan_extras(t, style))
+    t.enter("kda")
     gate = _narrow(t, style, "g", x)
     normal, rstd = t.activation("attn.gated_norm", OF_HEAD), t.activation("attn.gated_norm.rstd", HEADS, "fp32")
     weight = t.weight("attn.gated_norm.weight", ("kda_dim",))
@@ -84,7 +88,7 @@ def _parameters(card: Architecture, values: Values) -> int:
 
 def _rows(choices: ShardingChoices) -> Table:
     """Ranks of tp have whole heads, those of sp gather the sequence."""
-    return {"kda": {"batch": ("dp",), "kda_heads": ("tp",)}}
+    return scanned_rows(choices, "kda", "kda_heads")
 
 
 KIMI_DELTA = LayerPart(
@@ -111,6 +115,7 @@ KIMI_DELTA = LayerPart(
         "kda_chunk": "KC",
     },
     rows=_rows,
-    left={"kda": "in which ranks of tp have whole heads"},
+    left=left_regions("kda", "ranks of tp have whole heads"),
     alone=UNDIVIDED,
+    exchanged="heads",
 )

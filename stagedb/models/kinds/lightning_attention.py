@@ -20,7 +20,7 @@ from stagedb.models.kinds.part import (
     Table,
     Values,
 )
-from stagedb.models.kinds.state_space import UNDIVIDED, cached
+from stagedb.models.kinds.state_space import UNDIVIDED, cached, left_regions, scanned_rows
 from stagedb.models.sizes import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     made = shared.linear(t, "attn.in_qkv", x, (*rows[2:], "hidden"), rows, form=style.linear)
     qkv = t.activation("attn.qkv", rows)
     t.emit("attn.qkv", ops.Activation(card.activation), (made,), qkv)
+    t.enter("lightning_core")
     y = t.activation("attn.scan", OF_HEAD)
     kept = ("batch", "lightning_heads", "lightning_dim", "lightning_value")
     further = (cached(t, "attn.scan", kept, "act"),) if style.serves else ()
@@ -49,6 +50,7 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
         int(values["lightning_chunk"]), card.layers, keeps=style.serves, one=style.one_token
     )
     t.emit("attn.scan", scan, (qkv,), y, *further)
+    t.enter("lightning")
     normal = shared.norm_over(t, "attn.scan_norm", y, 2)
     gates = shared.linear(t, "attn.wg", x, (*OF_HEAD[2:], "hidden"), OF_HEAD, form=style.linear)
     shares, gated = t.activation("attn.gates.shares", OF_HEAD), t.activation("attn.gated", OF_HEAD)
@@ -72,7 +74,7 @@ def _check(card: Architecture, values: Values) -> None:
 
 def _rows(choices: ShardingChoices) -> Table:
     """Ranks of tp have whole heads, those of sp gather the sequence."""
-    return {"lightning": {"batch": ("dp",), "lightning_heads": ("tp",)}}
+    return scanned_rows(choices, "lightning", "lightning_heads")
 
 
 LIGHTNING_ATTENTION = LayerPart(
@@ -98,6 +100,7 @@ LIGHTNING_ATTENTION = LayerPart(
         "lightning_rows": "3*ND",
     },
     rows=_rows,
-    left={"lightning": "in which ranks of tp have whole heads"},
+    left=left_regions("lightning", "ranks of tp have whole heads"),
     alone=UNDIVIDED,
+    exchanged="heads",
 )

@@ -217,7 +217,8 @@ class LayerPart:
     and the options that decide them.
     buffers: the tensors held in addition to weights. routes: ranks of ep divide it among them. reads_stream: it reads
     the residual stream, and normalises that itself. makes_stream: its result is the stream after the layer. alone: why
-    ranks of cp cannot divide its sequence; empty: they can.
+    ranks of cp cannot divide its sequence; empty: they can. exchanged: what these exchange for the whole sequence, with
+    which they can nevertheless (Ulysses); empty: nothing.
     """
 
     name: str
@@ -240,6 +241,7 @@ class LayerPart:
     reads_stream: bool = False
     makes_stream: bool = False
     alone: str = ""
+    exchanged: str = ""
 
 
 def norm_parameters(card: Architecture) -> int:

@@ -34,10 +34,12 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     made = shared.linear(t, "attn.in_proj", x, (*rows, "hidden"), (*CHANNELS, "two"), bias, style.linear)
     channels, gate = (t.activation(f"attn.{word}", CHANNELS) for word in ("channels", "gate"))
     t.emit("attn.split", ops.selective_scan.SplitPair(), (made,), channels, gate)
+    t.enter("scan_core")
     channels = convolved(t, style, values, channels, "")
     latent, b, c = _read(t, card, style, values, channels)
     dt = shared.linear(t, "attn.dt_proj", latent, ("scan_inner", "scan_rank"), CHANNELS, False, style.linear)
     y = _scanned(t, style, (channels, dt, gate, b, c))
+    t.enter("scan")
     return shared.row_linear(t, style, "attn.wo", y, ("hidden", "scan_inner"), bias)
 
 
@@ -120,4 +122,5 @@ SELECTIVE_SCAN = LayerPart(
     rows=scan_rows,
     left=LEFT,
     alone=UNDIVIDED,
+    exchanged="channels",
 )

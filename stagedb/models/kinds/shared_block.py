@@ -150,4 +150,5 @@ SHARED_BLOCK = LayerPart(
     buffers=ATTENTION.buffers,
     reads_stream=True,
     alone=STATE_SPACE.alone,
+    exchanged=STATE_SPACE.exchanged,
 )

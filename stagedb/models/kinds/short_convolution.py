@@ -17,7 +17,7 @@ from stagedb.models.kinds.part import (
     Table,
     Values,
 )
-from stagedb.models.kinds.state_space import cached
+from stagedb.models.kinds.state_space import cached, left_regions, scanned_rows
 
 if TYPE_CHECKING:
     from stagedb.ir import operators as ops
@@ -43,7 +43,10 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     t.emit("attn.split", ops.state_space.SplitParts(("short_value",) * 3), (made,), before, behind, value)
     given, y = t.activation("attn.gated_in", VALUES), t.activation("attn.gated_out", VALUES)
     t.emit("attn.gated_in", ops.Multiply(), (before, value), given)
-    t.emit("attn.gated_out", ops.Multiply(), (behind, _convolved(t, style, given, bias)), y)
+    t.enter("convolution_core")
+    made = _convolved(t, style, given, bias)
+    t.enter("convolution")
+    t.emit("attn.gated_out", ops.Multiply(), (behind, made), y)
     return shared.row_linear(t, style, "attn.wo", y, ("hidden", "short_channels", "short_value"), bias)
 
 
@@ -65,7 +68,7 @@ def _parameters(card: Architecture, values: Values) -> int:
 
 def _rows(choices: ShardingChoices) -> Table:
     """Ranks of tp have whole channels, those of sp gather the sequence."""
-    return {"convolution": {"batch": ("dp",), "short_channels": ("tp",)}}
+    return scanned_rows(choices, "convolution", "short_channels")
 
 
 SHORT_CONVOLUTION = LayerPart(
@@ -85,6 +88,7 @@ SHORT_CONVOLUTION = LayerPart(
     },
     axes={"short_channels": "SC", "short_parts": "3", "short_value": "1"},
     rows=_rows,
-    left={"convolution": "in which ranks of tp have whole channels"},
+    left=left_regions("convolution", "ranks of tp have whole channels"),
     alone="reads values of the tokens before its own, which ranks of cp do not send each other",
+    exchanged="channels",
 )

@@ -5,6 +5,7 @@ C, and the steps dt of its heads. So ranks of tp have whole groups, as Megatron-
 (`megatron/core/ssm/mamba_mixer.py`, which wants a tp that divides the groups).
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
@@ -44,6 +45,9 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     made = shared.linear(
         t, "attn.in_proj", x, ("scan_groups", "scan_rows", "hidden"), (*GROUPED, "scan_rows"), bias, style.linear
     )
+    # Ranks of cp exchange all rows, gates among them, as in Megatron-LM (`megatron/core/ssm/mamba_context_parallel.py`,
+    # which sends gates, values, B, C and steps one after the other).
+    t.enter("scan_core")
     made = _scaled(t, values, made)
     parts = ("scan_values", "scan_channels", "scan_heads")
     gate, channels, dt = (
@@ -69,11 +73,13 @@ def _scaled(t: "Tracer", values: Values, made: "Tensor") -> "Tensor":
 
 
 def _gated(t: "Tracer", values: Values, y: "Tensor", gate: "Tensor") -> "Tensor":
-    """The results of the scan with their gates, and a norm if there is one."""
+    """The results of the scan with their gates, and a norm of all heads of a token if there is one."""
     if values["scan_norm"] == "none":
         gated = t.activation("attn.gated", VALUES)
         t.emit("attn.gated", ops.Gate("silu"), (gate, y), gated)
+        t.enter("scan")
         return gated
+    t.enter("scan")
     normal, rstd = t.activation("attn.gated_norm", VALUES), t.activation("attn.gated_norm.rstd", GROUPED, "fp32")
     weight = t.weight("attn.gated_norm.weight", VALUES[2:], rows=2)
     operator = ops.state_space.GatedNorm(first=values["scan_norm"] == "first")
@@ -139,12 +145,33 @@ def _check(card: Architecture, values: Values) -> None:
 
 def scan_rows(choices: ShardingChoices) -> Table:
     """Ranks of tp have whole groups, or channels, those of sp gather the sequence."""
-    divided = ("scan_groups", "scan_inner", "delta_groups", "recurrence_blocks")
-    return {"scan": {"batch": ("dp",), **dict.fromkeys(divided, ("tp",))}}
+    return scanned_rows(choices, "scan", "scan_groups", "scan_inner", "delta_groups", "recurrence_blocks")
 
 
-LEFT = {"scan": "in which ranks of tp have whole groups of heads, or channels"}
-"""The region of scans, which no strategy of a user names."""
+def scanned_rows(choices: ShardingChoices, region: str, *divided: str) -> Table:
+    """The rows of a mixer that reads a sequence from its first token on.
+
+    choices: the options of the graph. region: its own, of matmuls and norms; what reads the sequence is in
+    `REGION_core`, where ranks of cp have the whole sequence of some heads or channels (Ulysses). divided: the axes of
+    these. Returns the rules of both.
+    """
+    rule = {"batch": ("dp",), **dict.fromkeys(divided, ("tp",))}
+    if choices.cp_kind != "ulysses":
+        return {region: rule, f"{region}_core": rule}
+    core = {"batch": ("dp",), **dict.fromkeys(divided, ("tp", "cp"))}
+    return {region: {**rule, "seq": ("cp",)}, f"{region}_core": core}
+
+
+def left_regions(region: str, why: str) -> Mapping[str, str]:
+    """The two regions of `scanned_rows`, which no strategy of a user names.
+
+    region: its own. why: what ranks of tp have in it.
+    """
+    return {region: f"in which {why}", f"{region}_core": f"in which {why}, and ranks of cp some of them"}
+
+
+LEFT = left_regions("scan", "ranks of tp have whole groups of heads, or channels")
+"""The regions of scans."""
 
 UNDIVIDED = "passes its state from token to token"
 """Why ranks of cp cannot divide its sequence."""
@@ -212,4 +239,5 @@ STATE_SPACE = LayerPart(
     rows=scan_rows,
     left=LEFT,
     alone=UNDIVIDED,
+    exchanged="groups of heads",
 )
