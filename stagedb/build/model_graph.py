@@ -44,6 +44,7 @@ from stagedb.models import blocks
 from stagedb.models.adapters import is_under
 from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind, hyper_connections, layer_inputs
+from stagedb.models.kinds.attention_experts import ATTENTION_EXPERTS
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import names_in_stack, own_axes, repeats_heads, rotary_axes, stack_axes
 from stagedb.models.kinds.part import Table
@@ -377,6 +378,11 @@ def _check_units(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...
             f"{card.name} predicts further tokens by layers of its last stage, whose experts stagedb gathers with the "
             f"rest of their layer only: leave {Word('expert_unit', True)} out"
         )
+    if card.has(ATTENTION_EXPERTS.name):
+        raise UsageError(
+            f"{card.name} has two modules of experts in a layer, one of them in its attention, and a unit of one is "
+            f"known: leave {Word('expert_unit', True)} out"
+        )
     for block in laid_out:
         for weight in block.weights:
             if of_experts(block.layouts[weight.name]) and not in_experts(weight.name):
@@ -413,6 +419,10 @@ def _check_packed(card: Card, options: GraphOptions) -> None:
         raise UsageError(
             f"{card.name} has blocks of your own, for which stagedb does not know what is stored in 4 bits: leave "
             f"{word} out"
+        )
+    if card.has(ATTENTION_EXPERTS.name):
+        raise UsageError(
+            f"{card.name} has experts of attention, for which no checkpoint in 4 bits is known: leave {word} out"
         )
     if PACKED[options.weight_dtype].experts_alone and not card.routes:
         others = ", ".join(name for name, each in PACKED.items() if not each.experts_alone)

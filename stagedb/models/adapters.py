@@ -5,7 +5,7 @@ from collections.abc import Sequence
 ALL = "all"
 """Every linear layer, but those of routers and of routed experts."""
 
-APART = ("ffn.experts", "ffn.router")
+APART = ("ffn.experts", "ffn.router", "attn.experts", "attn.router")
 """What `ALL` leaves out: routers, and experts, of which each gets adapters of its own."""
 
 ALIASES = {

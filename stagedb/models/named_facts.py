@@ -9,17 +9,25 @@ from stagedb.ir.facts import ATTENTION, FEED_FORWARD, Casts, InExperts, OpFacts,
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.models.adapters import SECOND
 from stagedb.models.blocks import LAYER, STACK
+from stagedb.models.kinds.attention_experts import EXPERT_MATMULS as OF_ATTENTION
 from stagedb.models.kinds.experts import EXPERT_MATMULS, TOKENS
 from stagedb.models.multi_token_prediction import depth_of
 from stagedb.models.multi_token_prediction import name_in_layer as of_further
 
-_IN_EXPERTS = re.compile(rf"\.(ffn\.dispatch|ffn\.back|{EXPERT_MATMULS})\b|\.ffn\.combine\.input_gradient\.")
+_MATMULS = (EXPERT_MATMULS, OF_ATTENTION)
+_IN_EXPERTS = re.compile(
+    rf"\.(ffn\.dispatch|ffn\.back|attn\.dispatch(_contexts)?|{'|'.join(_MATMULS)})\b"
+    r"|\.(ffn\.combine|attn\.combine(_results)?)\.input_gradient\."
+)
 """What the results of experts become is outside, and so is the gradient of that, before it is sent to the experts."""
 
 _OF_STACK = re.compile(rf"({STACK})\.({LAYER}\d+)\.")
 """The beginning of names in a layer of a block that has all layers."""
 
-_RETURN = f".{EXPERT_MATMULS}.w2.{ALL_TO_ALL.name}."
+_RETURN = (
+    f".{EXPERT_MATMULS}.w2.{ALL_TO_ALL.name}.",
+    *(f".{OF_ATTENTION}.{w}.{ALL_TO_ALL.name}." for w in ("wq", "wo")),
+)
 _BETWEEN = ("add", "residual")
 """What is between the parts of a layer, though a part is in its name."""
 
@@ -73,9 +81,9 @@ def name_in_layer(name: str) -> str:
 def _experts(name: str) -> InExperts | None:
     if not in_experts(name):
         return None
-    if _RETURN in name:
+    if any(each in name for each in _RETURN):
         return InExperts.RETURN
-    return InExperts.MATMUL if f".{EXPERT_MATMULS}." in name else InExperts.MODULE
+    return InExperts.MATMUL if any(f".{each}." in name for each in _MATMULS) else InExperts.MODULE
 
 
 def _ring(name: str) -> str | None:

@@ -173,10 +173,11 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             nearest("ep", plan.ep, experts, lambda ep: experts % ep == 0 and ranks % ep == 0),
         )
     _check_columns(plan, sizes)
-    if "LH" in sizes and plan.overlap_experts:
+    unknown = next((why for symbol, why in _EXCHANGES.items() if symbol in sizes), None)
+    if unknown and plan.overlap_experts:
         raise Misfit(
-            f"layers have {sizes['LH']} attentions next to one exchange of tokens, and the order of two tasks in turns "
-            f"({Word('overlap_experts', True)}) is known for layers with one",
+            f"layers have {unknown}, and the order of two tasks in turns ({Word('overlap_experts', True)}) is known "
+            "for layers with one attention and then one exchange",
             ways=[Way({"overlap_experts": False}, f"leave {Word('overlap_experts', True)} out")],
         )
     if "ZE" in sizes:
@@ -184,6 +185,13 @@ def check_experts(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     if plan.expert_load:
         _check_load_of(plan, sizes, routed(plan, sizes))
     check_routing(plan, sizes, int(routed(plan, sizes)) // sizes["K"])
+
+
+_EXCHANGES: Mapping[str, str] = {
+    "LH": "2 attentions next to one exchange of tokens",
+    "QH": "exchanges of tokens before and after their attention",
+}
+"""What layers have that no order is known for, by the symbol of a size that they alone have."""
 
 
 def _check_zero_experts(plan: PlanFields) -> None:

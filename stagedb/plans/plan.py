@@ -301,7 +301,7 @@ class Plan(PlanFields):
             else:
                 repeats = f"neither divides the {kv_heads} key/value heads nor is a multiple of them"
                 rules.append((repeats, _divides_or_repeats(kv_heads)))
-        for symbol, word in {**SCANNED, "HP": "pairs of key/value heads of differential attention"}.items():
+        for symbol, word in _GROUPED.items():
             if symbol in sizes:
                 rules.append((f"does not divide the {sizes[symbol]} {word}", _divides(sizes[symbol])))
         if self.options.framework.vocabulary_multiple is None:
@@ -310,6 +310,14 @@ class Plan(PlanFields):
                 table = f"does not divide the {sizes['VL']} tokens that have rows for each layer"
                 rules.append((table, _divides(sizes["VL"])))
         return rules
+
+
+_GROUPED: Mapping[str, str] = {
+    **SCANNED,
+    "HP": "pairs of key/value heads of differential attention",
+    "QH": "queries of an expert of attention",
+}
+"""What ranks of tp have whole numbers of, by the symbol of its number."""
 
 
 def plan_for(words: Mapping[str, object], sizes: Mapping[str, int]) -> Plan:

@@ -144,6 +144,16 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"mixer": "differential_attention", "bias": "all", "scale": 0.7},
         {"heads": 16, "kv_heads": 8},
     ),
+    "experts of attention": (
+        "moe",
+        {"mixer": "attention_experts", "channel_mixer": "experts", "sum_bias": True},
+        {"heads": 8},
+    ),
+    "experts of attention, with factors": (
+        "moe",
+        {"mixer": "attention_experts", "channel_mixer": "experts", "scores": "softmax", "scale": 0.7, "rotary_dim": 2},
+        {"heads": 12, "top_k": 3, "residual_scale": 0.5},
+    ),
     "scores by roots": (
         "deepseek",
         {"channel_mixer": "experts", "scores": "sqrtsoftplus", "routing_scale": 1.5},
@@ -200,4 +210,4 @@ def variant(name: str, layers: int = 2, **more: Any) -> Card:
     style, words, fields = VARIANTS[name]
     kinds: Any = {"layer": words} if words else ()
     usual = dataclasses.replace(card(style, kv_heads=4), dense_layers=0)
-    return dataclasses.replace(usual, layers=layers, layer_kinds=kinds, **{**fields, **more})
+    return dataclasses.replace(usual, **{"layers": layers, "layer_kinds": kinds, **fields, **more})

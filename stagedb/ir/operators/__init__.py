@@ -8,6 +8,7 @@ import json
 from functools import lru_cache
 
 from stagedb.ir.operators import (
+    chosen_heads,
     compressed,
     delta_rule,
     differential,
@@ -351,6 +352,7 @@ OPERATORS: dict[str, type[Operator]] = {
         DraftedTokens,
         LastTokens,
         NextTokens,
+        *chosen_heads.OPERATORS,
         *compressed.OPERATORS,
         *delta_rule.OPERATORS,
         *differential.OPERATORS,
@@ -552,6 +554,7 @@ __all__ = [
     "WeightedSum",
     "WeightedSumGradient",
     "XIELUGradient",
+    "chosen_heads",
     "compressed",
     "delta_rule",
     "differential",

@@ -181,13 +181,13 @@ def _slots(place: RankPlace, order: Array) -> tuple[Array, Array, Array]:
 
 
 def dealt(place: RankPlace, values: Array, order: Array) -> Array:
-    """Values (batch, seq, choices, hidden) in the slots of their experts; empty slots have zeros.
+    """The values of choices in the slots of their experts; empty slots have zeros.
 
-    values: one for each choice of a token. order: for each choice the number of its expert plus, for its slot, slot
-    times the number of experts. Returns (experts, slots, hidden).
+    values: one for each choice of a token, (batch, seq, choices, …). order: for each choice the number of its expert
+    plus, for its slot, slot times the number of experts. Returns (experts, slots, …).
     """
     expert, slot, kept = _slots(place, order)
-    out = np.zeros((place.lengths["experts"], place.lengths["slots"], values.shape[-1]), values.dtype)
+    out = np.zeros((place.lengths["experts"], place.lengths["slots"], *values.shape[order.ndim :]), values.dtype)
     out[expert[kept], slot[kept]] = values[kept]
     return out
 
@@ -195,7 +195,7 @@ def dealt(place: RankPlace, values: Array, order: Array) -> Array:
 def _returned(place: RankPlace, values: Array, order: Array) -> Array:
     """The value of each choice from its expert's slot; zeros for a choice that was dropped."""
     expert, slot, kept = _slots(place, order)
-    return np.asarray(values[expert, slot] * kept[..., None])
+    return np.asarray(values[expert, slot] * kept.reshape(*kept.shape, *(1,) * (values.ndim - 2)))
 
 
 @dataclass(frozen=True)

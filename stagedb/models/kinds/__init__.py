@@ -9,6 +9,7 @@ from functools import cached_property
 
 from stagedb.models.kinds.attention import ATTENTION
 from stagedb.models.kinds.attention_and_scan import ATTENTION_AND_SCAN
+from stagedb.models.kinds.attention_experts import ATTENTION_EXPERTS
 from stagedb.models.kinds.dense_and_experts import DENSE_AND_EXPERTS
 from stagedb.models.kinds.differential_attention import DIFFERENTIAL_ATTENTION
 from stagedb.models.kinds.experts import EXPERTS
@@ -49,7 +50,7 @@ MIXERS: Mapping[str, LayerPart] = {
         *(SHARED_KEYS, HEAVILY_COMPRESSED, COMPRESSED_SPARSE),
         *(STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, GATED_RECURRENCE, NONE),
         *(SHORT_CONVOLUTION, ATTENTION_AND_SCAN, KIMI_DELTA, LIGHTNING_ATTENTION),
-        *(SHARED_BLOCK, SHORTCUT_EXPERTS, DIFFERENTIAL_ATTENTION),
+        *(SHARED_BLOCK, SHORTCUT_EXPERTS, DIFFERENTIAL_ATTENTION, ATTENTION_EXPERTS),
     )
 }
 """Mixers by the name that a card uses."""

@@ -54,7 +54,7 @@ def _check_values(card: Architecture, values: Values) -> None:
         raise UsageError(f"{card.name}: {DENSE_AND_EXPERTS.name} is with norm: rmsnorm, and without sparsemixer")
 
 
-_LEFT_OUT = ("ffn", "zero_experts")
+_LEFT_OUT = ("ffn", "sum_bias", "zero_experts")
 """Words of its parts that it does not take: its feed-forward has the card's width, its router factors of experts."""
 
 DENSE_AND_EXPERTS = LayerPart(

@@ -52,12 +52,13 @@ INNER = ("experts", "slots", "expert_ffn")
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:
+    bias = t.weight("ffn.bias", ("hidden",)) if values["sum_bias"] else None
     weights, chosen = chosen_experts(t, style, values, x)
     if values["zero_experts"]:
         y = _with_zero_experts(t, card, style, values, x, weights, chosen)
     else:
         y = routed(t, card, style, values, x, weights, chosen)
-    return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y))
+    return Branch(y if card.shared_ffn == 0 else _with_shared(t, card, style, values, x, y), bias)
 
 
 def chosen_experts(
@@ -280,6 +281,7 @@ def _with_so_many(card: Architecture, values: Values, experts: int) -> int:
     biases += up * card.shared_ffn + card.hidden if values["shared_bias"] else 0
     chosen_from = card.experts + int(values.get("zero_experts", 0))
     biases += chosen_from if values["router_bias"] else 0
+    biases += card.hidden if values.get("sum_bias") else 0
     routed = (up + 1) * experts * card.expert_ffn * size + 2 * card.hidden * latent
     return card.hidden * (chosen_from + (up + 1) * card.shared_ffn + gate) + routed + biases
 
@@ -388,16 +390,25 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     `experts` the experts are partitioned over ep and the slots over edp. Tensor parallelism is inside each expert;
     without `expert_tp`, under sp, the ranks of tp, which have tokens of their own, are among those of edp and ep.
     Without sp they have the same tokens, and each deals them to its own experts (`experts_of_tp`), so that the results
-    of a token's choices are added over tp. With `routes_whole` the ranks of tp have the same tokens in `router`.
+    of a token's choices are added over tp. With `routes_whole` the ranks of tp have the same tokens in `router`. On
+    ranks of tp experts of attention have parts of all heads, and those of a feed-forward have parts of their width.
     """
-    width: Rule = {"expert_ffn": ("tp",)} if choices.expert_tp else {}
+    width: Rule = {"expert_ffn": ("tp",), "query_heads": ("tp",)} if choices.expert_tp else {}
     experts: Rule = {"experts": ("ep", "tp") if choices.experts_of_tp else ("ep",), "slots": ("edp",), **width}
     tokens = table["between"]
     if choices.routes_whole:
         tokens = {axis: tuple(each for each in cut if each != "tp") for axis, cut in tokens.items()}
+    # Where ranks of tp have the same tokens, each has the queries of its own heads.
+    alike = choices.expert_tp and not any("tp" in cut for cut in tokens.values())
+    heads: Rule = {"query_heads": ("tp",)} if alike else {}
     rules: dict[str, Rule] = {
         **{region: with_shared_width(rule) for region, rule in table.items()},
-        "router": {**tokens, "slots": dealers(choices), **({DEALT: ("tp",)} if choices.experts_of_tp else {})},
+        "router": {
+            **tokens,
+            **heads,
+            "slots": dealers(choices),
+            **({DEALT: ("tp",)} if choices.experts_of_tp else {}),
+        },
         "experts": experts,
     }
     return token_copies.planned(rules, choices.dispatch, dealers(choices))
@@ -428,6 +439,7 @@ EXPERTS = LayerPart(
         "router_bias": KindWord("whether the router has a bias", False),
         "routing_scale": KindWord("the factor of the weights of experts (0: none)", 0.0),
         "scale_inputs": KindWord("whether weights scale what experts get, in place of what they give", False),
+        "sum_bias": KindWord("whether the sum of a token's results has a bias", False),
         "scores": KindWord(
             "the function that scores all experts; without it a softmax over the logits of the chosen ones",
             "",
