@@ -176,6 +176,8 @@ _PARTS = (
     ("ffn.router", "router"),
     ("ffn.shared", "shared experts"),
     ("ffn.experts", "experts"),
+    ("attn.router", "router"),
+    ("attn.experts", "experts"),
     ("attn.", "attention"),
     ("ffn.", "feed-forward"),
 )
@@ -277,6 +279,30 @@ def _without(dims: tuple[int, ...], place: int) -> tuple[int, ...]:
     return (*dims[:place], *dims[place + 1 :])
 
 
+def _each_expert(ours: Rows, theirs: Rows) -> Rows:
+    """Their code has a matmul for each expert with tokens, with as many rows as it has tokens."""
+    made = Rows()
+    for (op, dims), count in ours.items():
+        found = _of_each(dims, count, theirs) if op == "grouped" else Rows()
+        made += found or Rows({(op, dims): count})
+    return made
+
+
+def _of_each(dims: tuple[int, ...], count: int, theirs: Rows) -> Rows:
+    """The matmuls of single experts, as wide as ours or with gate and up as one; none if their code has no such ones.
+
+    The graph has as many rows for each expert as one has at most, which may be fewer than one more than the others.
+    """
+    experts, rows, n, k = dims
+    most = rows // experts
+    for times in (1, 2):
+        found = Rows({("mm", (1, m, n, k)): times * theirs["mm", (1, m, times * n, k)] for m in (most, most - 1)})
+        tokens = sum(row[1][1] * each for row, each in found.items())
+        if found.total() <= count * experts and count * (rows - experts) < tokens <= count * rows:
+            return +found
+    return Rows()
+
+
 def _even_slots(ours: Rows, theirs: Rows) -> Rows:
     """Every expert of the graph has the same number of slots: choices that E does not divide are rounded up."""
     made = Rows()
@@ -364,6 +390,7 @@ RULES: Mapping[str, Callable[[Rows, Rows], Rows]] = {
     "keys before a window are computed together with those of blocks": _masked_blocks,
     "keys that a mask leaves out are computed": _masked_keys,
     "every token passes every expert": _all_experts,
+    "each expert has a matmul of its own": _each_expert,
     "experts have as many slots each": _even_slots,
     "gate and up are two matmuls": _two_halves,
     "projections of one input are one matmul": _joined,

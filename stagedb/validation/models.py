@@ -31,7 +31,9 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("head", r"lm_head|embed_out|output_projection"),
     ("streams", r"\b(attn|ffn)_hc\b|hc_head"),
     ("shared experts", r"shared(?!_transformer)"),
-    ("experts", r"experts"),
+    ("router", r"experts\.router\.layer"),
+    ("attention", r"attention\.experts\.bias"),
+    ("experts", r"experts|mlp\.(input|output)_linear"),
     ("router", r"\brouter\b|\.gate\.|\.wg\.|router\.layer|\bexpert_bias"),
     (
         "attention",

@@ -14,6 +14,8 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scripts.recording.under_torch.dealt_choices import deal_choices
+
 ATEN = torch.ops.aten
 
 
@@ -34,7 +36,8 @@ class Matmuls(TorchDispatchMode):
         else:
             found = func(*args, **(kwargs or {}))
         for row in matmuls(func, args):
-            self.rows[row] += 1
+            # An expert without tokens has a matmul without rows.
+            self.rows[row] += row[0] != "mm" or all(row[1])
         return found
 
 
@@ -64,6 +67,7 @@ def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64, 
     made = class_of(config["architectures"][0], known)
     with torch.device("meta"):
         model = made._from_config(known, attn_implementation="eager", dtype=torch.bfloat16).eval()
+        deal_choices(model)
         tokens = torch.zeros(batch, seq, dtype=torch.int64)
         with torch.no_grad(), Matmuls() as counted:
             model(input_ids=tokens, use_cache=False)
@@ -85,7 +89,7 @@ def record(config: Mapping[str, Any], name: str, batch: int = 2, seq: int = 64, 
 
 def listed(counted: Matmuls) -> list[dict[str, Any]]:
     """The matmuls as rows of a record."""
-    return [{"op": op, "dims": list(dims), "count": count} for (op, dims), count in counted.rows.items()]
+    return [{"op": op, "dims": list(dims), "count": count} for (op, dims), count in counted.rows.items() if count]
 
 
 def decoded(model: Any, tokens: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import transformers
 from torch.overrides import TorchFunctionMode
 
 from scripts.recording.drawn_values import drawn, drawn_table, drawn_tokens, probe
+from scripts.recording.under_torch.dealt_choices import deal_choices
 from scripts.recording.under_torch.model_code import of_text
 
 WIDE = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64}
@@ -74,6 +75,7 @@ def record(
                 module.tid2eid.copy_(torch.from_numpy(drawn_table(known.vocab_size, module.top_k, module.num_experts)))
             if ROUTER.search(type(module).__name__):
                 module.register_forward_hook(_dealt)
+        deal_choices(model)
         vocabulary = known.get_text_config(decoder=True).vocab_size
         tokens, labels = map(torch.from_numpy, drawn_tokens(vocabulary, batch, seq))
         if multi_token_prediction:
