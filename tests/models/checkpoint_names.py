@@ -11,6 +11,7 @@ import numpy as np
 
 from stagedb.ir.operators import Array
 from tests.models.differential_names import differential_weights
+from tests.models.jetmoe_names import jetmoe_weights
 from tests.models.kimi_names import kimi_weights
 from tests.models.lightning_names import lightning_weight
 from tests.models.longcat_names import SECOND, rows_read, usual_half
@@ -278,6 +279,8 @@ def _in_layer(part: str, value: Array, norms: Mapping[str, str], shapes: Shapes,
         yield lightning, value
     elif differential := dict(differential_weights(part, value, shapes, key)):
         yield from differential.items()
+    elif jetmoe := dict(jetmoe_weights(part, value, shapes, key)):
+        yield from jetmoe.items()
     elif kimi := dict(kimi_weights(part, value, shapes, key)):
         yield from kimi.items()
     elif scan := dict(selective_weights(part, value, shapes, key)) or dict(scan_weights(part, value, shapes, key)):

@@ -146,5 +146,5 @@ def test_keys_that_a_near_architecture_does_not_use_are_named() -> None:
 def test_names_decide_where_nothing_reads_the_config() -> None:
     with pytest.raises(UsageError, match="near names are LlamaForCausalLM, "):
         from_hugging_face({"architectures": ["Llama9ForCausalLM"]}, name="unknown")
-    with pytest.raises(UsageError, match=r"'T5ForConditionalGeneration'\. 176 are read"):
+    with pytest.raises(UsageError, match=r"'T5ForConditionalGeneration'\. 177 are read"):
         from_hugging_face({"architectures": ["T5ForConditionalGeneration"], "d_model": 512}, name="unknown")

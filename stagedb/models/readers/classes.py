@@ -53,6 +53,7 @@ _OF_ALL = (
 """Keys that classes turn into others, those of rotary positions, and words that the code of publishers reads."""
 
 _TURNED: Mapping[str, tuple[str, ...]] = {
+    "jetmoe": ("num_attention_heads",),
     "kimi_linear": ("linear_attn_config", "first_k_dense_replace"),
     "lfm2": ("block_ff_dim", "tie_embedding"),
     "lfm2_moe": ("tie_embedding",),

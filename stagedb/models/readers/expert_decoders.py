@@ -11,7 +11,7 @@ from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config, rotary
 from stagedb.models.readers.gated_decoders import granite_card, granite_scale, rotary_layers, windows
 from stagedb.models.readers.layers import Layer, experts_from, layer_types, read_sparse, with_layers
-from stagedb.models.readers.parts import biases, decoder, turned, with_mtp_layers, without_mtp_layers
+from stagedb.models.readers.parts import activation, biases, decoder, turned, with_mtp_layers, without_mtp_layers
 
 
 def with_experts(config: Config, card: Card, width: int, shared: int = 0, **changes: Any) -> Card:
@@ -274,6 +274,19 @@ def granite_moe(config: Config, name: str) -> Card:
     return with_layers(card, [Layer()] * card.layers, {**bias, **granite_scale(config)})
 
 
+def jet_moe(config: Config, name: str) -> Card:
+    """JetMoE: experts make queries and project results of attention back (MoA), and experts in all layers."""
+    kv_heads, top_k = config.count("num_key_value_heads"), config.count("num_experts_per_tok")
+    config.only("num_attention_heads", kv_heads * top_k, "each expert of a token has a query for each key/value head")
+    config.uses("aux_loss_coef")
+    changed = config.changed(num_attention_heads=kv_heads * top_k, head_dim=config.count("kv_channels"))
+    act = activation(config, "activation_function")
+    card = decoder(changed, name, "jetmoe", activation=act, tied_default=True)
+    card = with_experts(changed, card, changed.count("intermediate_size"))
+    layers = [Layer(mixer="attention_experts")] * card.layers
+    return with_layers(card, layers, {"sum_bias": True})
+
+
 def ernie_moe(config: Config, name: str) -> Card:
     """ERNIE 4.5 MoE: dense first layers, shared experts, a softmax over all experts."""
     if config.inner:  # the text model of one with images
@@ -397,6 +410,7 @@ READERS = {
     "GraniteMoeSharedForCausalLM": granite_moe,
     "Ernie4_5_MoeForCausalLM": ernie_moe,
     "FlexOlmoForCausalLM": flex_olmo,
+    "JetMoeForCausalLM": jet_moe,
     "HunYuanMoEV1ForCausalLM": hunyuan_moe,
 }
 """The reader of each architecture."""
