@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from stagedb.build.model_graph import build_graph
+from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.operators import RankPlace, differential
 from stagedb.plans import GraphOptions
 from stagedb.plans.plan import plan_for
+from stagedb.validation.model_check import cache_bytes
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.semantics.running import example, pipeline
 from tests.semantics.test_experts import assert_same
 from tests.semantics.test_variants import RINGS
 from tests.semantics.variants import variant
-from tests.symbolic_rows import flops
+from tests.symbolic_rows import compute, flops
 
 NAMES = ("differential", "differential, grouped, with biases")
 
@@ -95,9 +97,20 @@ def test_what_does_not_hold_is_refused() -> None:
     assert plan_for({**words, "tp": 4}, sizes).tp == 4
     with pytest.raises(UsageError, match=r"tp 8 does not divide the 4 pairs of key/value heads of diff.*: .* --tp 4"):
         plan_for({**words, "tp": 8}, sizes)
-    for workflow in ("prefill", "decode"):
-        with pytest.raises(UsageError, match=r"cannot be served with a cache, because of layer\.attn\.pair_values"):
-            build_graph(model, GraphOptions(workflow=workflow))
-    assert build_graph(model, GraphOptions(workflow="forward-only")).ops
     with pytest.raises(UsageError, match="pairs of heads: kv_heads=3 must be even"):
         variant("differential", heads=9, kv_heads=3)
+
+
+def test_a_cache_keeps_each_key_and_value_once() -> None:
+    model = variant(NAMES[1], max_positions=64)
+    graph = build_graph(model, GraphOptions(workflow="decode"))
+    kept = 2 * model.kv_heads * model.head_dim * 2
+    for tokens in (5, 40):
+        assert cache_bytes(graph, on_one_rank(graph, 3, 1, tokens)) == model.layers * 3 * tokens * kept
+    (copied,) = [op for op in graph.ops if op.name == "layer.attn.pair_values"]
+    values = 3 * 40 * model.kv_heads * model.head_dim * 2
+    env = on_one_rank(graph, 3, 1, 40)
+    assert [evaluate(each, env) for each in (compute(copied).bytes_read, compute(copied).bytes_written)] == [
+        values,
+        2 * values,
+    ]

@@ -138,11 +138,7 @@ def weights_of(graph: SymGraph, rng: np.random.Generator) -> dict[str, Array]:
     }
 
 
-ATTENTION = [
-    name
-    for name, (_, words, fields) in VARIANTS.items()
-    if "experts" not in str(words.get("channel_mixer")) and words.get("mixer") != "differential_attention"
-]
+ATTENTION = [name for name, (_, words, fields) in VARIANTS.items() if "experts" not in str(words.get("channel_mixer"))]
 
 
 @pytest.mark.parametrize("attention", ["fused", "math"])
@@ -197,12 +193,6 @@ REFUSED: Mapping[str, tuple[Card, dict[str, Any], int, str]] = {
         {"workflow": "forward-only", "cp_kind": "allgather-kv", "recipe": "megatron"},
         9,
         "attn.core: each part",
-    ),
-    "pairs of heads": (
-        model(*VARIANTS["differential"][:2], **VARIANTS["differential"][2]),
-        {"workflow": "forward-only"},
-        9,
-        "attn.pair_values: copies of the values of each pair of heads are not built over a cache",
     ),
     "blocks of keys": (with_shared_keys("heavy"), {"workflow": "forward-only"}, 9, "blocks: blocks of keys are made"),
 }

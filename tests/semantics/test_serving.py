@@ -57,6 +57,7 @@ CACHES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "short convolution, biases": ("gpt", {**SHORT, "conv_bias": True, "conv_width": 4}),
     "gated recurrence": ("llama", RECURRENCE),
     "gated recurrence, two taps": ("gpt", {**RECURRENCE, "conv_width": 2, "conv_bias": False}),
+    "differential": ("gpt", {"mixer": "differential_attention", "bias": "all"}),
     "chunks": ("llama", {"mixer": "chunked_attention", "chunk": 4}),
 }
 

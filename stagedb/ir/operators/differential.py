@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving, joined_gradient
+from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, arriving, joined_gradient, over
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -34,10 +34,17 @@ def first_lambda(layer: int) -> float:
 class PairValues(Operator):
     """Values (batch, seq, kv_heads, head_dim) as those of two attentions: each K/V head of a pair has the values of the
     first head of its pair in the first attention, and those of the second head in the second.
+
+    Where the results have the values of all positions, so has what it reads: a cache keeps each value once.
     """
 
     kind: ClassVar[str] = "copy"
-    alike: ClassVar[str] = "copies of the values of each pair of heads are not built over a cache"
+
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        made = tuple(t.axes for t in outputs)
+        return tuple(over(KEYS, t.axes) if KEYS in made[0] else t.axes for t in inputs), made
 
     def gradient(self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]) -> Gradients:
         yield from joined_gradient(tracer, op, PairValuesGradient(), grads)

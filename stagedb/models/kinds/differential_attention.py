@@ -36,7 +36,9 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
     qkv, _ = queries_keys_values(t, card, style, values, x)
     q, k, v = split(t, qkv)
     t.enter(REGION)
-    halves = t.activation("attn.first_values", KEY), t.activation("attn.second_values", KEY)
+    # In serving the values of all positions are copied, as the models' own code does it.
+    axes = ("batch", "kseq", *KEY[2:]) if t.caches else KEY
+    halves = t.activation("attn.first_values", axes), t.activation("attn.second_values", axes)
     t.emit("attn.pair_values", ops.differential.PairValues(), (v,), *halves)
     contexts = []
     for word, half in zip(("first", "second"), halves, strict=True):
