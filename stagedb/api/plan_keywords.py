@@ -132,9 +132,9 @@ class PlanWords(GraphWords, total=False):
     cache_len: int
     """Tokens of each request that its cache has before a step of serving. [0]"""
     requests: Sequence[str] | str
-    """The requests of a micro-batch on a data-parallel rank: REQUESTSxNEW+CACHED,…, with their new tokens and those
-    in the cache of each, sums, an iteration of vLLM, SGLang or ATOM, or a CSV, YAML or JSON file. [micro_batch_size
-    of one length]"""
+    """The requests of a micro-batch on a data-parallel rank: REQUESTSxNEW+CACHED/SHARED,…, with their new tokens,
+    those in the cache of each, and of these a prefix that is kept once, sums, an iteration of vLLM, SGLang or ATOM,
+    or a CSV, YAML or JSON file. [micro_batch_size of one length]"""
     acceptance: float
     """The probability that the model accepts a token of a draft, if it accepted those before. [None]"""
     schedule: str

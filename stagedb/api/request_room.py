@@ -15,6 +15,7 @@ from stagedb.mentions import Word
 from stagedb.models.sizes import MOST_TOKENS
 from stagedb.plans import Plan
 from stagedb.plans.serving_checks import DRAFTING
+from stagedb.plans.shared_prefixes import one_prefix
 from stagedb.store import Store
 
 if TYPE_CHECKING:
@@ -108,11 +109,14 @@ def counted(
     asked = words.tokens or plan.positions
     lengths = dict.fromkeys([asked, words.setting("longest", asked)])
     sizes = _Sizes(store, wanted)
+    batch = plan.request_batch
+    prefix = 0 if batch is None else one_prefix(batch.groups)
     shares = {row["class"]: _share(row, levels, wanted, words, reserve) for row in peaks}
     fits = {}
     for tokens in lengths:
         by_class = {
-            row["class"]: sizes.fit(shares[row["class"]].cache, row["stages"][0], block, tokens, words) for row in peaks
+            row["class"]: sizes.fit(shares[row["class"]].cache, row["stages"][0], (block, tokens, prefix), words)
+            for row in peaks
         }
         least = tightest(by_class)
         fits[tokens] = by_class[least]
@@ -173,32 +177,55 @@ class _Sizes:
         self.store, self.wanted = store, wanted
         self.known: dict[int, Mapping[int, int]] = {}
 
-    def fit(self, cache: int, stage: int, block: int, tokens: int, words: RequestWords) -> RequestFit:
+    def fit(self, cache: int, stage: int, lengths: tuple[int, int, int], words: RequestWords) -> RequestFit:
         """The requests that a cache has room for.
 
-        cache: its bytes. stage: a stage of the pipeline. block, tokens: tokens of a block, and of each request. words:
-        limits of an engine.
+        cache: its bytes. stage: a stage of the pipeline. lengths: the tokens of a block, those of each request, and
+        those of the prefix that all of them share. words: limits of an engine.
         """
+        block, tokens, prefix = lengths
         whole = -(-tokens // block) * block
         one, request = self._of(block)[stage], self._of(whole)[stage]
         blocks, most = words.setting("blocks", 0), words.setting("cache_tokens", 0)
         even = one * (whole // block) == request
-        return RequestFit(one * blocks or cache, block, one, tokens, request, even, most // block if most else None)
+        shared = min(prefix, tokens - self._least) // block * block
+        once = self._prefix(shared, whole, stage, request, one * (shared // block) if even else None)
+        limit = most // block if most else None
+        return RequestFit(one * blocks or cache, block, one, tokens, request, even, limit, max(shared, 0), once)
+
+    @property
+    def _least(self) -> int:
+        """Tokens of a request behind a shared prefix, at least: those that a step computes."""
+        return self.wanted.plan.drafted + 1
+
+    def _prefix(self, shared: int, whole: int, stage: int, request: int, even: int | None) -> int:
+        """The bytes that two requests share of a prefix. shared: its tokens. whole: those of each request, and
+        `request` their bytes. even: the bytes, if all layers keep all tokens."""
+        if shared <= 0 or even is not None:
+            return even or 0
+        text = f"2x{self._least}+{whole - self._least}/{shared}"
+        words: dict[str, object] = {"micro_batch_size": None, "seq_len": None, "cache_len": None, "requests": [text]}
+        if DRAFTING not in self.wanted.source.sizes:
+            words |= {"workflow": "decode", "draft": None, "acceptance": None}
+        return 2 * request - self._caches(self._changed(words))[stage]
 
     def _of(self, tokens: int) -> Mapping[int, int]:
         """By stage: the cache of a request of its own, as its prefill leaves it."""
         if tokens not in self.known:
-            from stagedb.lowering import IndexedGraph, lower
-            from stagedb.memory import Category, memory_of
-
-            plan = self._plan(tokens)
-            program = lower(IndexedGraph.of(graph_of(self.wanted.source, plan.options, self.store)), plan)
-            self.known[tokens] = {
-                stage: each.usage.before().get(Category.CACHE, 0)
-                for each in memory_of(program)
-                for stage in each.rank_class.stages
-            }
+            self.known[tokens] = self._caches(self._plan(tokens))
         return self.known[tokens]
+
+    def _caches(self, plan: Plan) -> Mapping[int, int]:
+        """By stage: the bytes of the caches of a plan's requests on a rank."""
+        from stagedb.lowering import IndexedGraph, lower
+        from stagedb.memory import Category, memory_of
+
+        program = lower(IndexedGraph.of(graph_of(self.wanted.source, plan.options, self.store)), plan)
+        return {
+            stage: each.usage.before().get(Category.CACHE, 0)
+            for each in memory_of(program)
+            for stage in each.rank_class.stages
+        }
 
     def _plan(self, tokens: int) -> Plan:
         one: dict[str, object]
@@ -209,4 +236,8 @@ class _Sizes:
             one = {"seq_len": checked, "cache_len": max(tokens - checked, 1)}
         else:
             one = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "draft": None, "acceptance": None}
-        return self.wanted.plan.changed({**dict.fromkeys(OF_STEP, None), **one, "micro_batch_size": 1, "sp": False})
+        return self._changed({**one, "micro_batch_size": 1})
+
+    def _changed(self, words: Mapping[str, object]) -> Plan:
+        """The plan with other requests. words: those that describe them."""
+        return self.wanted.plan.changed({**dict.fromkeys(OF_STEP, None), **words, "sp": False})

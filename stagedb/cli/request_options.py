@@ -109,7 +109,9 @@ def _answer(fit: "RequestFit") -> Iterator[str]:
     """The requests that fit, their blocks, and what one more needs."""
     blocks = f": {fit.blocks:,} blocks of {fit.block_tokens}" if fit.even else ""
     if fit.requests:
-        yield f"fits {fit.requests:,} {'request' if fit.requests == 1 else 'requests'} of {fit.tokens:,} tokens{blocks}"
+        prefix = f" that share {fit.shared:,}" if fit.shared else ""
+        number = "request" if fit.requests == 1 else "requests"
+        yield f"fits {fit.requests:,} {number} of {fit.tokens:,} tokens{prefix}{blocks}"
         yield f"the next needs {_gb(fit.missing)} more"
     else:
         yield f"does not fit: no request of {fit.tokens:,} tokens has room{blocks}"

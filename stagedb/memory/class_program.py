@@ -25,6 +25,7 @@ from stagedb.lowering.stage_blocks import BUCKET, CUT
 from stagedb.memory.owned_weights import OwnedGather, owned_gather
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.plans import FORMAT_BYTES, Plan
+from stagedb.plans.shared_prefixes import repeated_bytes
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
 from stagedb.workflows import TaskKind
@@ -113,6 +114,7 @@ class ChunkProgram:
     whose bytes it uses. gradients: the weight of each gradient that a backward makes. given, gives: the chunks of the
     same stage that are before and after it in the pipeline, which hand over without a message; None where they are
     elsewhere. shares: the part of each weight that the rank updates, where ranks of dp update weights of their own.
+    repeated: bytes of caches that requests of all micro-batches share, once for each request but one.
     """
 
     chunk: int
@@ -130,6 +132,7 @@ class ChunkProgram:
     given: int | None = None
     gives: int | None = None
     shares: Mapping[Key, Fraction] = field(default_factory=dict)
+    repeated: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def by_block(self) -> Mapping[str, list[SymTensor]]:
@@ -303,6 +306,7 @@ class _Making:
             items=self.ordered({kind: self.items(kind) for kind in self.plan.workflow.running(self.split)}),
             tensors=self.tensors,
             sizes=sizes,
+            repeated=dict(self.repeated()),
             parts={name: padded for name, padded, *_ in parts},
             own={name: own for name, _, own, _ in parts},
             columns=frozenset(name for name, *_, columns in parts if columns),
@@ -331,6 +335,13 @@ class _Making:
         if text not in self.values:
             self.values[text] = self.plan.evaluate(text, self.env)
         return self.values[text]
+
+    def repeated(self) -> Iterator[tuple[str, int]]:
+        """Each cache with what is counted for several requests of all micro-batches, and kept once."""
+        batch = self.plan.request_batch
+        for tensor in self.graph.tensors if batch is not None else ():
+            if batch is not None and tensor.role == "cache" and self.present(tensor):
+                yield tensor.name, repeated_bytes(tensor.bytes, self.env, batch, self.plan.microbatches, tensor.name)
 
     def present(self, tensor: SymTensor) -> bool:
         return tensor.present is None or self.value(tensor.present) > 0

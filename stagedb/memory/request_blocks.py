@@ -60,7 +60,8 @@ class RequestFit:
 
     cache: bytes for caches. block_tokens: tokens of a block. block: its bytes in all layers of the rank. tokens: those
     of a request. request: the bytes of its blocks, the last one whole. even: every layer keeps all tokens of a request,
-    so that the blocks of all requests are alike. limit: the most blocks, if an engine has a limit.
+    so that the blocks of all requests are alike. limit: the most blocks, if an engine has a limit. shared: tokens of a
+    prefix that all requests have, in whole blocks, which are there once. prefix: the bytes of these blocks.
     """
 
     cache: int
@@ -70,6 +71,8 @@ class RequestFit:
     request: int
     even: bool = True
     limit: int | None = None
+    shared: int = 0
+    prefix: int = 0
 
     @property
     def blocks(self) -> int:
@@ -79,22 +82,27 @@ class RequestFit:
 
     @property
     def each(self) -> int:
-        """Blocks that one request takes."""
+        """Blocks that one request takes, those of a shared prefix included."""
         return -(-self.tokens // self.block_tokens)
+
+    @property
+    def _once(self) -> int:
+        """Blocks of the shared prefix."""
+        return self.shared // self.block_tokens
 
     @property
     def requests(self) -> int:
         """Requests whose caches fit at once."""
         if self.even:
-            return self.blocks // self.each
-        return max(self.cache, 0) // self.request
+            return max(self.blocks - self._once, 0) // (self.each - self._once)
+        return max(self.cache - self.prefix, 0) // (self.request - self.prefix)
 
     @property
     def missing(self) -> int:
         """Bytes that the cache lacks for one request more."""
         if self.limit is not None and self.even and self.limit == self.blocks:
-            return ((self.requests + 1) * self.each - self.limit) * self.block
-        return (self.requests + 1) * self.request - self.cache
+            return (self._once + (self.requests + 1) * (self.each - self._once) - self.limit) * self.block
+        return self.prefix + (self.requests + 1) * (self.request - self.prefix) - self.cache
 
 
 def sampling_bytes(requests: int, vocabulary: int, each: int) -> int:

@@ -100,8 +100,9 @@ def _state_of(chunk: Chunk, key: Key) -> Iterator[State]:
     elif role == "buffer":
         yield State(name, layer, chunk.program.sizes[name], Category.INPUTS)
     elif role == "cache":
-        # The requests of all micro-batches have their caches at once.
-        yield State(name, layer, chunk.plan.microbatches * chunk.program.sizes[name], Category.CACHE)
+        # The requests of all micro-batches have their caches at once, and prefixes that they share once.
+        size = chunk.plan.microbatches * chunk.program.sizes[name] - chunk.program.repeated.get(name, 0)
+        yield State(name, layer, size, Category.CACHE)
     elif role == "optimizer_state":
         facts = chunk.program.tensors[name].facts
         weight, word = facts.owner or "", facts.word

@@ -32,7 +32,10 @@ MEAN_SYMBOLS = ("mean_batch", "mean_queries", "mean_keys")
 DECODE_SYMBOLS = ("decode_batch", "decode_queries", "decode_keys")
 """The same of requests that have one new token in a step that mixes them with others."""
 
-_GROUP = re.compile(r"(?:(\d{1,7}) *x *)?(\d{1,10})(?: *\+ *(\d{1,10}))?", re.ASCII)
+_GROUP = re.compile(
+    r"(?:(\d{1,7}) *x *)?(\d{1,10})(?: *- *(\d{1,10}))?(?: *\+ *(\d{1,10}))?(?: */ *(\d{1,10}))?(?: *# *(\d{1,4}))?",
+    re.ASCII,
+)
 _SUMS = re.compile(r"(prefill|decode)((?: +[a-z]+=\d{1,19})+)", re.ASCII)
 _SUM = re.compile(r"([a-z]+)=(\d+)", re.ASCII)
 
@@ -48,12 +51,18 @@ class NotEnoughError(UsageError):
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """Requests of the same length. count: how many. new: tokens of each that the step computes. cached: those before
-    them, whose keys are in its cache."""
+    """Requests of the same length.
+
+    count: how many. new: tokens of each that the step computes. cached: those before them, whose keys are in its cache.
+    shared: the first ones of the cache that other requests have too, and that are kept once. prefix: the number of the
+    prefix that they are of: requests with another one share nothing.
+    """
 
     count: int
     new: int
     cached: int
+    shared: int = 0
+    prefix: int = 1
 
     @property
     def keys(self) -> int:
@@ -61,7 +70,8 @@ class RequestGroup:
         return self.new + self.cached
 
     def __str__(self) -> str:
-        return f"{self.count}x{self.new}+{self.cached}"
+        prefix = f"#{self.prefix}" if self.prefix != 1 else ""
+        return f"{self.count}x{self.new}+{self.cached}" + (f"/{self.shared}{prefix}" if self.shared else "")
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,8 @@ class RequestSums:
     """Sums over the prefills, or the decodes, of a batch.
 
     n: requests. q: new tokens. k: keys, those of new tokens included. qq: squares of new tokens. qk: new tokens times
-    keys.
+    keys. s: of the keys in caches, those that another request has too, and that are kept once; 0 for those of a list,
+    which has the shared tokens of each.
     """
 
     n: int = 0
@@ -77,6 +88,7 @@ class RequestSums:
     k: int = 0
     qq: int = 0
     qk: int = 0
+    s: int = 0
 
     @classmethod
     def of(cls, groups: Iterable[RequestGroup]) -> "RequestSums":
@@ -92,7 +104,8 @@ class RequestSums:
 
     def written(self, kind: str) -> str:
         """The sums as a text of a plan's word `requests`. kind: `prefill` or `decode`."""
-        return " ".join((kind, *(f"{each.name}={getattr(self, each.name)}" for each in fields(self))))
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return " ".join((kind, *(f"{name}={value}" for name, value in values.items() if name != "s" or value)))
 
     @property
     def mean(self) -> tuple[int, int, int]:
@@ -137,7 +150,7 @@ class RequestBatch:
     @property
     def alike(self) -> "RequestBatch":
         """A batch with equal requests: as many prefills and decodes, each with the mean of their lengths, rounded."""
-        lengths = Counter[tuple[int, int]]()
+        lengths = Counter[tuple[int, ...]]()
         for sums in (self.prefill, self.decode):
             if sums.n:
                 lengths[max(round(sums.q / sums.n), 1), round((sums.k - sums.q) / sums.n)] += sums.n
@@ -163,15 +176,19 @@ def batch_of(texts: tuple[str, ...]) -> RequestBatch:
     found = [_SUMS.fullmatch(each) for each in written]
     if any(found):
         return _of_sums(written, found)
-    lengths = Counter[tuple[int, int]]()
+    lengths = Counter[tuple[int, ...]]()
     for each in written:
         group = _group(each)
-        lengths[group.new, group.cached] += group.count
+        lengths[group.new, group.cached, group.shared, group.prefix] += group.count
     return batch_of_lengths(lengths)
 
 
-def batch_of_lengths(lengths: Mapping[tuple[int, int], int]) -> RequestBatch:
-    """The batch of requests of given lengths. lengths: by (new tokens, tokens in the cache), the number of requests."""
+def batch_of_lengths(lengths: Mapping[tuple[int, ...], int]) -> RequestBatch:
+    """The batch of requests of given lengths.
+
+    lengths: by (new tokens, tokens in the cache), and where requests share a prefix by its tokens and its number too,
+    the number of requests.
+    """
     if sum(lengths.values()) > MOST_REQUESTS or len(lengths) > MOST_LENGTHS:
         raise UsageError(
             f"a batch has at most {MOST_REQUESTS:,} requests of {MOST_LENGTHS:,} different lengths, and this one "
@@ -186,23 +203,41 @@ def _group(text: str) -> RequestGroup:
     found = _GROUP.fullmatch(text)
     if found is None:
         raise UsageError(f"{shown(text)} is no requests: {_FORM} ({Word('requests')})")
-    count, new, cached = (
-        int(part) if part else default for part, default in zip(found.groups(), (1, 0, 0), strict=True)
+    count, tokens, hit, cached, shared, prefix = (
+        int(part) if part else default for part, default in zip(found.groups(), (1, 0, 0, 0, 0, 1), strict=True)
     )
-    if not count or not new or new + cached > MOST_POSITIONS:
+    if found[3] and found[5]:
         raise UsageError(
-            f"{shown(text)}: there are one or more requests of a length, each with one new token or more, and at most "
-            f"{MOST_POSITIONS:,} positions ({Word('requests')})"
+            f"{shown(text)}: tokens of a prompt that are found in the cache (-) are those of its shared prefix (/): "
+            f"write one of them ({Word('requests')})"
         )
-    return RequestGroup(count, new, cached)
+    if found[6] and not hit and not shared:
+        raise UsageError(f"{shown(text)}: a numbered prefix (#) has tokens, as -HIT or /SHARED ({Word('requests')})")
+    if not count or tokens <= hit or tokens + cached > MOST_POSITIONS:
+        raise UsageError(
+            f"{shown(text)}: there are one or more requests of a length, each with one new token or more that is not "
+            f"found in the cache, and at most {MOST_POSITIONS:,} positions ({Word('requests')})"
+        )
+    return shared_group(count, tokens - hit, cached + hit, shared or (hit and hit + cached), prefix, shown(text))
+
+
+def shared_group(count: int, new: int, cached: int, shared: int, prefix: int, what: str) -> RequestGroup:
+    """Requests of the same length with a prefix that they share. count, new, cached, shared, prefix: see
+    `RequestGroup`. what: the text, for errors. Raises UsageError for a prefix that is not in the cache."""
+    if shared > cached or not prefix:
+        raise UsageError(
+            f"{what}: requests share the first tokens of their caches, which have {cached:,} and not {shared:,}, and "
+            f"prefixes are numbered from 1 ({Word('requests')})"
+        )
+    return RequestGroup(count, new, cached, shared, prefix if shared else 1)
 
 
 def _of_sums(texts: Sequence[str], found: Sequence[re.Match[str] | None]) -> RequestBatch:
     sums: dict[str, RequestSums] = {}
-    names = [each.name for each in fields(RequestSums)]
+    names = [each.name for each in fields(RequestSums) if each.name != "s"]
     for text, match in zip(texts, found, strict=True):
         values = {} if match is None else {name: int(value) for name, value in _SUM.findall(match[2])}
-        if match is None or match[1] in sums or sorted(values) != sorted(names):
+        if match is None or match[1] in sums or sorted(values.keys() - {"s"}) != sorted(names):
             raise UsageError(
                 f"{shown(text)} is no sums of the prefills or of the decodes, each once with {', '.join(names)}: "
                 f"{_FORM} ({Word('requests')})"
@@ -219,7 +254,7 @@ def _check_sums(kind: str, sums: RequestSums) -> None:
     """Raise UsageError for sums that no requests have: by the bounds of whole numbers, and Cauchy and Schwarz."""
     if not any(getattr(sums, each.name) for each in fields(sums)):
         return
-    n, q, k, qq, qk = (getattr(sums, each.name) for each in fields(sums))
+    n, q, k, qq, qk, s = (getattr(sums, each.name) for each in fields(sums))
     rules = {
         f"n is 1 to {MOST_REQUESTS:,}": 1 <= n <= MOST_REQUESTS,
         "each request has a new token (n <= q)": n <= q,
@@ -229,6 +264,7 @@ def _check_sums(kind: str, sums: RequestSums) -> None:
         "qk is at least qq": qq <= qk,
         "qk is at most q times k": qk <= q * k,
         f"a request has at most {MOST_POSITIONS:,} positions": k <= n * MOST_POSITIONS,
+        "s is at most what is in caches, k - q": s <= k - q,
     }
     broken = next((rule for rule, holds in rules.items() if not holds), None)
     if broken:

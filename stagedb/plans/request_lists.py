@@ -19,12 +19,18 @@ from stagedb.plans.request_batches import (
     batch_of_lengths,
     check_derived,
     derived_words,
+    shared_group,
 )
 
 _ENDINGS = (".csv", ".yaml", ".yml", ".json")
-_COLUMNS = ("new", "cached", "requests")
+_COLUMNS = {"new": 1, "cached": 0, "requests": 1, "hit": 0, "shared": 0, "prefix": 1}
+"""Columns of a file, and the values of those that a request does not have."""
 
-_DRAWN = re.compile(r"(?:(\d{1,7}) *x *)?([^+]+?)(?: *\+ *([^+]+?))?(?: *@ *(\d{1,9}))?", re.ASCII)
+_DRAWN = re.compile(
+    r"(?:(\d{1,7}) *x *)?([^-+/]+?)(?: *- *([^-+/]+?))?(?: *\+ *([^-+/]+?))?"
+    r"(?: */ *(\d{1,10}))?(?: *# *(\d{1,4}))?(?: *@ *(\d{1,9}))?",
+    re.ASCII,
+)
 _LENGTH = re.compile(r"(uniform|normal|lognormal|exponential)((?::\d{1,10}(?:\.\d{1,9})?){1,2})", re.ASCII)
 _NUMBERS = {"uniform": 2, "normal": 2, "lognormal": 2, "exponential": 1}
 
@@ -127,11 +133,18 @@ def _drawn_texts(texts: Iterable[str]) -> Iterator[str]:
         if found is None or ":" not in text:
             yield text
             continue
-        count, new, cached, seed = found.groups()
+        count, tokens, hit, cached, shared, prefix, seed = found.groups()
         draw = random.Random(int(seed or 0))
-        lengths = Counter((_length(new, draw, 1), _length(cached or "0", draw, 0)) for _ in range(int(count or 1)))
-        for (made, before), requests in lengths.items():
-            yield f"{requests}x{made}+{before}"
+        lengths = Counter[str]()
+        for _ in range(int(count or 1)):
+            made, before = _length(tokens, draw, 1), _length(cached or "0", draw, 0)
+            # Drawn prompts may be shorter than what others have of the prefix: one token is always computed.
+            there = min(_length(hit, draw, 0), made - 1) if hit else 0
+            kept = min(int(shared), before) if shared else 0
+            parts = f"-{there}" * bool(there), f"+{before}", f"/{kept}" * bool(kept)
+            lengths["".join((str(made), *parts, f"#{prefix}" if prefix and (there or kept) else ""))] += 1
+        for each, requests in lengths.items():
+            yield f"{requests}x{each}"
 
 
 def _length(text: str, draw: random.Random, least: int) -> int:
@@ -140,7 +153,7 @@ def _length(text: str, draw: random.Random, least: int) -> int:
         return int(text)
     found = _LENGTH.fullmatch(text.strip())
     numbers = [float(each) for each in found[2].split(":")[1:]] if found else []
-    if found is None or len(numbers) != _NUMBERS[found[1]] or numbers[0] <= 0:
+    if found is None or len(numbers) != _NUMBERS[found[1]] or (numbers[0] <= 0 and found[1] != "uniform"):
         raise UsageError(
             f"{shown(text)} is no length: a whole number, uniform:LEAST:MOST, normal:MEAN:DEVIATION, "
             f"lognormal:MEAN:DEVIATION or exponential:MEAN, such as 64x1+lognormal:4000:1500 ({Word('requests')})"
@@ -163,7 +176,8 @@ def _drawn(kind: str, numbers: Sequence[float], draw: random.Random) -> float:
 
 
 def _from_file(path: Path) -> RequestBatch:
-    """The requests of a CSV, YAML or JSON file: rows with `new`, and `cached` and `requests` (how many) where given."""
+    """The requests of a CSV, YAML or JSON file: rows with `new`, and where given `cached`, `requests` (how many), `hit`
+    (of `new`, those that are found in the cache), `shared` (of `cached`) and `prefix` (the number of the prefix)."""
     if path.suffix.lower() == ".csv":
         table = csv_table(read_text(path, "requests", option=str(Word("requests"))), str(path))
         rows: Iterable[Any] = (dict(zip(table.columns, cells, strict=True)) for _, cells in table.rows)
@@ -174,17 +188,23 @@ def _from_file(path: Path) -> RequestBatch:
         if all(isinstance(each, str) for each in content):
             return batch_of(read_requests(tuple(content)))
         rows = content
-    lengths = Counter[tuple[int, int]]()
+    lengths = Counter[tuple[int, ...]]()
     for number, row in enumerate(rows, 1):
         where = f"{path}, request {number}"
-        if not isinstance(row, Mapping) or "new" not in row or not row.keys() <= set(_COLUMNS):
-            raise UsageError(f"{where}: {shown(row)} has not new, and of the others cached and requests alone")
-        new, cached, count = (
-            _whole(row.get(name, usual), where) for name, usual in zip(_COLUMNS, (1, 0, 1), strict=True)
+        if not isinstance(row, Mapping) or "new" not in row or not row.keys() <= _COLUMNS.keys():
+            raise UsageError(f"{where}: {shown(row)} has not new, and of the others {', '.join([*_COLUMNS][1:])} alone")
+        new, cached, count, hit, shared, prefix = (
+            _whole(row.get(name, usual), where) for name, usual in _COLUMNS.items()
         )
-        if not new or not count or new + cached > MOST_POSITIONS:
-            raise UsageError(f"{where}: new and requests are 1 or more, and positions at most {MOST_POSITIONS:,}")
-        lengths[new, cached] += count
+        if new <= hit or not count or new + cached > MOST_POSITIONS:
+            raise UsageError(
+                f"{where}: new is more than hit, requests are 1 or more, and positions at most {MOST_POSITIONS:,}"
+            )
+        if hit and shared:
+            raise UsageError(f"{where}: tokens of a prompt that are a hit are those of its shared prefix: give one")
+        shared = shared or (hit and hit + cached)
+        group = shared_group(count, new - hit, cached + hit, shared, prefix, where)
+        lengths[group.new, group.cached, group.shared, group.prefix] += group.count
     if not lengths:
         raise UsageError(f"the requests {path} have no rows")
     return batch_of_lengths(lengths)

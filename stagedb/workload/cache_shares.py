@@ -212,6 +212,11 @@ def requests_of(side: ServedStep) -> Counter[int]:
             f"{side.name} has sums over its requests, of which each has a cache to be sent: give {Word('requests')} "
             "a list, such as 2x512+0"
         )
+    if any(each.shared for each in batch.groups):
+        raise UsageError(
+            f"{side.name} has requests that share a prefix, and each request's cache is sent whole: give "
+            f"{Word('requests')} without shared tokens (/ and -)"
+        )
     found = Counter[int]()
     for group in batch.groups:
         found[group.cached if finds else group.keys] += plan.microbatches * group.count

@@ -167,3 +167,28 @@ def test_batches_of_several_lengths_and_two_that_overlap(run: Run) -> None:
     )
     fits = int(both.out.partition("fits ")[2].split()[0].replace(",", "")) if "fits " in both.out else 0
     assert f"8,000 requests on a rank at once, of 1,000 tokens: take --micro-batch-size {fits // 2}" in both.out
+
+
+@pytest.mark.parametrize(("name", "even"), [("llama3.1-8b", True), ("gpt-oss-20b", False)])
+def test_memory_counts_the_requests_that_fit_behind_a_prefix(run: Run, name: str, even: bool) -> None:
+    def fits(requests: str, *more: str) -> tuple[int, str]:
+        words = ("--model", name, "--workflow", "decode", "--requests", requests, "--capacity", "80GB")
+        out = run("memory", *words, "--memory-share", "0.9", "--held", "0B", "--no-keep", "--show", "peaks", *more).out
+        line = next(each for each in out.splitlines() if each.startswith("fits ") and "requests of" in each)
+        return int(line.split()[1].replace(",", "")), line
+
+    apart, line = fits("1x1+3999")
+    shared, other = fits("1x1+3999/3000")
+    assert "share" not in line
+    assert f"{shared:,} requests of 4,000 tokens that share 2,992" in other  # 187 whole blocks of 16
+    block = fits("1x1+3999/3000", "--block-size", "1")[1]
+    assert "that share 3,000" in block
+    if even:
+        blocks = int(other.split(": ")[1].split()[0].replace(",", ""))
+        assert apart == blocks // 250
+        assert shared == (blocks - 187) // (250 - 187)
+    else:
+        # Half of the layers keep 128 tokens of each request, all of them behind the prefix.
+        token, room = 2 * 8 * 64 * 2 * 12, 0.9 * 80e9 - 41_829_514_368
+        assert apart == room // (token * (4000 + 128))
+        assert shared == (room - token * 2992) // (token * (4000 - 2992 + 128))

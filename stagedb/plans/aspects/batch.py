@@ -53,8 +53,9 @@ class Batch:
     requests: Annotated[
         tuple[str, ...],
         WordSpec(
-            "The requests of a micro-batch on a data-parallel rank: REQUESTSxNEW+CACHED,…, with their new tokens and "
-            "those in the cache of each, sums, an iteration of vLLM, SGLang or ATOM, or a CSV, YAML or JSON file.",
+            "The requests of a micro-batch on a data-parallel rank: REQUESTSxNEW+CACHED/SHARED,…, with their new "
+            "tokens, those in the cache of each, and of these a prefix that is kept once, sums, an iteration of vLLM, "
+            "SGLang or ATOM, or a CSV, YAML or JSON file.",
             property="the requests of a micro-batch on one rank of dp by length, or their sums; empty: all alike",
             unset=f"{Word('micro_batch_size')} of one length",
             metavar="LIST|FILE",
