@@ -15,7 +15,7 @@ from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.outputs import file_name
-from stagedb.plans import Mesh
+from stagedb.plans import Mesh, Plan
 from stagedb.store import Store
 from stagedb.store.contents.exports import export as export_traces
 from stagedb.systems.system import System
@@ -205,6 +205,14 @@ def _timed(store: Store, instance: InstanceInfo, system: System) -> ProfileInfo:
     return profiling.keep(store, profile_job(read_workload(store, instance.id), system))
 
 
+def _later(plan: Plan, steps: int) -> dict[str, object]:
+    """The words of a decode's plan after so many steps."""
+    batch = plan.request_batch
+    if batch is None:
+        return {"cache_len": plan.cache_len + steps}
+    return {"requests": list(batch.later(steps).texts), "cache_len": None}
+
+
 def _following(
     store: Store, wanted: Wanted, other: Wanted | None, request: ExportRequest
 ) -> tuple[list[Wanted], list[Wanted]]:
@@ -225,13 +233,13 @@ def _following(
     last = [wanted, *after, *received][-1]
     for step in range(1, request.steps):
         plan = last.plan
-        if not plan.workflow.next_token or plan.requests:
+        if not plan.workflow.next_token:
             raise UsageError(
                 f"{Word('steps', request.steps)} adds a token to each request in every step, which is for "
                 f"{Word('workflow', 'decode')} with {Word('cache_len')}, and {last.model} is a {plan.workflow.name}: "
                 f"name the instances that follow with {Word('then')}"
             )
-        longer = last.source.new_plan({**plan.to_dict(), "cache_len": plan.cache_len + step})
+        longer = last.source.new_plan({**plan.to_dict(), **_later(plan, step)})
         (received or after).append(Wanted(last.source, longer, None))
     if received:
         check_chunks([(each.model, each.plan) for each in (wanted, *after)])

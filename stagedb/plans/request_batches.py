@@ -8,7 +8,7 @@ engine is such a batch. Windows of keys need each request on its own.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -155,6 +155,15 @@ class RequestBatch:
             if sums.n:
                 lengths[max(round(sums.q / sums.n), 1), round((sums.k - sums.q) / sums.n)] += sums.n
         return batch_of_lengths(lengths)
+
+    def later(self, steps: int) -> "RequestBatch":
+        """The same requests after so many steps that add a token to each. steps: 0 or more."""
+        groups = tuple(replace(each, cached=each.cached + steps) for each in self.groups)
+        sums = (
+            replace(each, k=each.k + steps * each.n, qk=each.qk + steps * each.q)
+            for each in (self.prefill, self.decode)
+        )
+        return RequestBatch(groups, *sums)
 
     @property
     def texts(self) -> tuple[str, ...]:

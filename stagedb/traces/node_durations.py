@@ -47,30 +47,62 @@ class NodeTiming:
 
 
 def window_timing(timings: Sequence[NodeTiming], steps: Sequence[Workload], window: Workload) -> NodeTiming:
-    """The durations of a window, whose ops are those of its steps one after another.
+    """The durations of a window, whose ops are those of its steps one after another, and the tokens that stages send.
 
     timings: those of each step, on one system. window: of `stagedb.workload.windows`. A part has ranks that are in one
-    part of every step, and its own number in place of lanes.
+    part of every step, and its own number in place of lanes. Over stages a step begins before the one before has ended,
+    so that the window has a time of its own.
     """
     if len(timings) == 1:
         return timings[0]
+    system = timings[0].system
+    costs = Costs(system, len(window.ranks))
     parts: dict[int, tuple[RankPart, ...]] = {}
     numbered = 0
     for columns in window.classes:
         ranks = np.flatnonzero(window.ranks.number == columns.number)
         own = [timing.parts[int(step.ranks.number[ranks[0]])] for timing, step in zip(timings, steps, strict=True)]
         places = np.stack([_places(each, ranks) for each in own], axis=1)
-        distinct, part_of = np.unique(places, axis=0, return_inverse=True)
+        sent = np.array([_tokens(window, columns, rank, costs, steps) for rank in ranks.tolist()], np.int64)
+        distinct, part_of = np.unique(np.concatenate([places, sent], axis=1), axis=0, return_inverse=True)
         made = []
         for at, place in enumerate(distinct.tolist()):
-            ns = [parts_of[part].ns for parts_of, part in zip(own, place, strict=True)]
-            durations = np.concatenate([each for each in ns if each is not None])
+            ns = [parts_of[part].ns for parts_of, part in zip(own, place, strict=False)]
+            more = np.array(place[len(own) :], np.int64)
+            durations = np.concatenate([*(each for each in ns if each is not None), more])
             made.append(RankPart((numbered,), ranks[part_of.reshape(-1) == at], durations))
             numbered += 1
         parts[columns.number] = tuple(sorted(made, key=lambda part: int(part.ranks[0])))
     digest = hashlib.sha256("+".join(each.profile for each in timings).encode()).hexdigest()
     step = sum(each.step for each in timings)
-    return NodeTiming(digest[: len(timings[0].profile)], timings[0].system, step, parts)
+    if int(window.plan["pp"]) > 1:
+        step = _step(window, parts, system)
+    return NodeTiming(digest[: len(timings[0].profile)], system, step, parts)
+
+
+def _tokens(window: Workload, columns: ClassColumns, rank: int, costs: Costs, steps: Sequence[Workload]) -> list[int]:
+    """The ns of each message with tokens of a rank. Those that arrive take no time of their own."""
+    ops, before = columns.ops, sum(len(step.class_of(rank).ops) for step in steps)
+    found = []
+    for row in range(before, len(ops)):
+        target = int((window.ranks.next if ops.towards[row] > 0 else window.ranks.previous)[rank])
+        transfer = Transfer(int(ops.size[row]), rank, target)
+        found.append(costs.transfer(transfer).ns if ops.type[row] == SEND else 0)
+    return found
+
+
+def _step(window: Workload, parts: Mapping[int, tuple[RankPart, ...]], system: System) -> int:
+    """The ns of a window with these durations, whose stages work on several steps at a time."""
+    # Most exports need no timeline, and start sooner without these modules.
+    from stagedb.timing.node_graph import node_graph_of
+    from stagedb.timing.timeline import step_length
+
+    network = node_graph_of(window, system.overlap.streams, system.network(len(window.ranks)))
+    durations = []
+    for lane in network.lanes:
+        (ns,) = [part.ns for part in parts[lane.rank_class] if lane.rank in part.ranks]
+        durations.append(np.zeros(0, np.int64) if ns is None else ns)
+    return step_length(network, durations, system.overlap.compute)
 
 
 def pair_timing(timings: Sequence[NodeTiming], pair: EnginePair) -> NodeTiming:

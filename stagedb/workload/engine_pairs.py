@@ -10,20 +10,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.ir.facts import NO_FACTS
 from stagedb.mentions import Word
 from stagedb.plans import Plan
 from stagedb.workflows import TRANSFER_TASK
+from stagedb.workload.added_messages import messages_of, origins_with_messages, with_messages
 from stagedb.workload.cache_shares import CacheSide, by_rank, messages
 from stagedb.workload.instance_columns import (
     CACHES,
     DATA,
-    EVERY,
     RECV,
     SEND,
     TASK_KINDS,
@@ -166,26 +164,18 @@ def _begins(columns: ClassColumns, chunks: int) -> Ints:
 
 def _ops(ops: Ops, sizes: tuple[int, ...], type_: int) -> Ops:
     """The ops, and behind them the messages of these bytes."""
-    kind, count = TYPES[type_], len(sizes)
-    numbers = {"template": TEMPLATES.index(TRANSFER_TASK.templates[0].name), "type": type_, "when": EVERY, "turn": -1}
-    columns: dict[str, Any] = {
-        **{name: np.full(count, value) for name, value in numbers.items()},
-        **{name: np.array(sizes, np.int64) for name in ("size", "operand", "result")},
-        **{name: np.arange(count) for name in ("order", "peer")},
-        "name": tuple(f"{CACHES}.{kind}.{at}" for at in range(count)),
-        "kind": (kind,) * count,
-        "phase": (TRANSFER_TASK.phase,) * count,
-        "axis": (CACHES,) * count,
-        "dtype": ("",) * count,
-        "dims": ((),) * count,
-        "facts": (NO_FACTS,) * count,
-    }
-    joined: dict[str, Any] = {}
-    for each in fields(Ops):
-        own = getattr(ops, each.name)
-        more = columns.get(each.name, np.zeros(count, np.int64))
-        joined[each.name] = np.concatenate([own, more]) if isinstance(own, np.ndarray) else (*own, *more)
-    return Ops(**joined)
+    count = len(sizes)
+    made = messages_of(
+        type_,
+        np.array(sizes, np.int64),
+        name=[f"{CACHES}.{TYPES[type_]}.{at}" for at in range(count)],
+        template=TEMPLATES.index(TRANSFER_TASK.templates[0].name),
+        phase=TRANSFER_TASK.phase,
+        axis=CACHES,
+        order=np.arange(count),
+        peer=np.arange(count),
+    )
+    return with_messages(ops, made, count)
 
 
 def _task(columns: ClassColumns) -> Tasks:
@@ -195,20 +185,10 @@ def _task(columns: ClassColumns) -> Tasks:
 
 def _origins(columns: ClassColumns, count: int, *, first: bool) -> Origins:
     """The origins of a class whose last ops are messages. first: its first task has them, and not its last one."""
-    own = columns.origins
+    own = origins_with_messages(columns.origins, count, CACHES)
     if not own.id:
         return own
-    outside = np.full(count, -1, np.int64)
-    return replace(
-        own,
-        id=(*own.id, *("",) * count),
-        sym=(*own.sym, *("",) * count),
-        block=(*own.block, *(CACHES,) * count),
-        position=np.concatenate([own.position, outside]),
-        layer=np.concatenate([own.layer, outside]),
-        temporary=np.concatenate([own.temporary, np.zeros(count, np.int64)]),
-        tasks=("", *own.tasks) if first else (*own.tasks, ""),
-    )
+    return replace(own, tasks=("", *own.tasks) if first else (*own.tasks, ""))
 
 
 def _ranks(windows: tuple[Workload, Workload], numbers: Sequence[Ints], tables: Sequence[Ints]) -> RankTable:
