@@ -10,7 +10,7 @@ from stagedb.reports.step_view import StepView
 from stagedb.schedules import Task
 from stagedb.systems import Accelerator
 from stagedb.timing import Lane, LaneTimes
-from stagedb.timing.op_durations import unmasked_flops
+from stagedb.timing.op_durations import computed_flops
 from stagedb.workload.instance_columns import COMPUTE, RECV, ClassColumns
 
 
@@ -140,7 +140,7 @@ def works(job: StepView) -> list[AlikeOps]:
                 ops.dtype[op],
                 took.rule[op],
                 int(ops.flops[op]),
-                unmasked_flops(columns, op, cp_kind),
+                computed_flops(columns, op, cp_kind),
                 int(ops.bytes[op]),
                 int(took.ns[op]),
             )

@@ -24,9 +24,6 @@ from stagedb.workload.instance_columns import ClassColumns
 MARGIN = Fraction(99, 100)
 """A factor of floors, so that sizes that are rounded down do not make a plan faster: see `rounds_little`."""
 
-_SEEN = 2
-"""An attention computes at least one in `_SEEN` pairs of queries and keys: a causal mask hides fewer than half."""
-
 
 def fastest(system: System) -> System | None:
     """The system at its best rates of all sizes, without launches and latencies; None for the rules of a simulator."""
@@ -130,9 +127,6 @@ def floor_times(graph: IndexedGraph, plan: Plan, system: System) -> Mapping[str,
 
 
 def _least_work(columns: ClassColumns) -> ClassColumns:
-    """A class whose attentions have the FLOPs of the fewest pairs, and whose matmuls move nothing: tables of measured
-    times may be faster than the memory."""
+    """A class whose matmuls move nothing: tables of measured times may be faster than the memory."""
     ops = columns.ops
-    attends = np.array([kind.startswith("attention") for kind in ops.kind], bool)
-    flops = np.where(attends, ops.flops // _SEEN, ops.flops)
-    return replace(columns, ops=replace(ops, flops=flops, bytes=np.where(ops.flops > 0, 0, ops.bytes)))
+    return replace(columns, ops=replace(ops, bytes=np.where(ops.flops > 0, 0, ops.bytes)))

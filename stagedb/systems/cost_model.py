@@ -342,17 +342,33 @@ def time_on_host(system: System, work: Work) -> Timed:
 
 
 def time_work(accelerator: Accelerator, work: Work) -> Timed:
-    """The launch, plus the longer of computing and of memory traffic. UsageError for a dtype without a rate."""
+    """The launch, plus the longer of computing and of memory traffic. UsageError for a dtype without a rate.
+
+    A kernel of an attention leaves out what its causal mask hides.
+    """
     if work.flops < 0 or work.bytes < 0:
         raise UsageError(f"an operator with {work.flops} FLOPs and {work.bytes} bytes has no duration")
-    compute = Fraction(0)
-    if work.flops:
+    compute, flops = Fraction(0), unmasked_flops(work)
+    if flops:
         rate = _rate_of(accelerator, work)
         curve = accelerator.attention if work.kind.startswith("attention") else accelerator.matmul
-        compute = work.flops / curve.at(work.flops) * inverse(rate) / 1000
+        compute = flops / curve.at(flops) * inverse(rate) / 1000
     memory = work.bytes / accelerator.memory.at(max(work.bytes, 1)) * inverse(accelerator.bandwidth)
-    rule = "roofline:compute" if work.flops and compute >= memory else "roofline:memory"
+    rule = "roofline:compute" if flops and compute >= memory else "roofline:memory"
     return Timed(_whole(max(compute, memory) + accelerator.launch), rule)
+
+
+def unmasked_flops(work: Work) -> int:
+    """The FLOPs of an operator for the pairs of queries and keys that its causal mask leaves; all of its FLOPs where it
+    has none. `flops` of an attention are for all pairs, as counters of FLOPs have them.
+
+    The last query sees the last key. Fewer keys than queries are a window, of which the first queries see a part.
+    """
+    if not work.causal or not is_attention_kernel(work.kind, work.dims):
+        return work.flops
+    queries, keys = work.dims[3:5]
+    few = min(queries, keys)
+    return work.flops * (2 * queries * keys - few * (few - 1)) // (2 * queries * keys)
 
 
 def _rate_of(accelerator: Accelerator, work: Work) -> Number:

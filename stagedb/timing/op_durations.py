@@ -32,10 +32,9 @@ from stagedb.systems import (
     Wires,
     Work,
 )
-from stagedb.systems.cost_model import read_work
+from stagedb.systems.cost_model import read_work, unmasked_flops
 from stagedb.systems.measured_durations import described
 from stagedb.systems.system import Overlap
-from stagedb.systems.tables.operator_times import is_attention_kernel
 from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
@@ -263,18 +262,12 @@ def _spared(packed: str | None, dims: tuple[int, ...]) -> int:
     return PACKED[packed].spared(matrices * dims[-2] * dims[-1], matrices)
 
 
-def unmasked_flops(columns: ClassColumns, op: int, cp_kind: str) -> int:
-    """The FLOPs of an operator for the pairs of queries and keys that its causal mask leaves; all of its FLOPs where it
-    has none. `flops` of an attention are for all pairs, as counters of FLOPs have them. cp_kind: the plan's word.
+def computed_flops(columns: ClassColumns, op: int, cp_kind: str) -> int:
+    """The FLOPs of an operator of a class without what its causal mask hides. cp_kind: the plan's word.
 
     op: its row in the class.
     """
-    work = _work(columns, op, cp_kind in RINGS)
-    if not is_attention_kernel(work.kind, work.dims) or not work.causal:
-        return work.flops
-    queries, keys = work.dims[3:5]
-    few = min(queries, keys)
-    return work.flops * (2 * queries * keys - few * (few - 1)) // (2 * queries * keys)
+    return unmasked_flops(_work(columns, op, cp_kind in RINGS))
 
 
 def _own_turn(ops: Ops, op: int) -> bool:

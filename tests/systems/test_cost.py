@@ -153,6 +153,21 @@ def test_each_kind_of_operator_has_its_efficiency() -> None:
     assert time_work(chip, Work("norm", "bf16", 0, 10**6)).ns == 10_000
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "window"), [(8, 8, 8), (4, 12, 12), (1, 9, 9), (12, 5, 5), (7, 7, 7), (16, 16, 3)]
+)
+def test_an_attention_computes_the_pairs_that_its_mask_leaves(queries: int, keys: int, window: int) -> None:
+    """Queries are the last positions, and see those before them: of a window as many as it is wide."""
+    end = max(queries, keys)
+    pairs = [(q, k) for q in range(end - queries, end) for k in range(end) if max(0, q - window + 1) <= k <= q]
+    whole = queries * min(keys, window)
+    dims = (2, 4, 4, queries, min(keys, window), 64)
+    work = Work("attention", "bf16", whole * 10**6, 0, dims)
+    assert time_work(CHIP, work).ns == len(pairs) * 10
+    assert time_work(CHIP, replace(work, causal=False)).ns == whole * 10
+    assert time_work(CHIP, replace(work, kind="matmul")).ns == whole * 10
+
+
 def test_what_has_no_cost_is_refused() -> None:
     with pytest.raises(UsageError, match=r"chip has no rate for matmul in fp32. .*bf16, fp8: add fp32"):
         time_work(CHIP, Work("matmul", "fp32", 1, 1))
