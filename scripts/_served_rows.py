@@ -1,7 +1,8 @@
 """Writes measured rows of engines with their predictions (`known_served.csv`), and their errors (`served_errors.yaml`).
 
 `python -m scripts._served_rows FILE` draws the rows from AIConfigurator's silicon_sample.csv: at most `OF_KIND` of
-each kind on H100 and H200 with a time, by a seed. Without FILE it predicts those that are there again.
+each kind on H100 and H200 with a time, by a seed. Without FILE it predicts those that are there again, and leaves out
+those that have no time any more.
 """
 
 import csv
@@ -59,5 +60,9 @@ if __name__ == "__main__":
     rows = (
         drawn(Path(sys.argv[1])) if len(sys.argv) > 1 else predict_served([each.row for each in known_served()], _show)
     )
+    for each in rows:
+        if each.ms is None:
+            print(f"row {each.row.line} is left out: {each.reason}", file=sys.stderr)
+    rows = [each for each in rows if each.ms is not None]
     write_rows(rows)
     write_errors(rows)

@@ -4,6 +4,7 @@ The files are those of AIConfigurator (`silicon_sample.csv` of its package), wit
 model, accelerators, engine, lengths of requests, how many are at once in an engine, and the time a token.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from stagedb.advice import Trials
 from stagedb.build.graph_identity import model_sizes
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.inputs import read_text, shown
 from stagedb.inputs.tabular_files import csv_table
+from stagedb.memory import Category, memory_of
 from stagedb.mentions import Word
 from stagedb.models import Card, card_names, load_card
 from stagedb.outputs import path_text
@@ -27,7 +31,8 @@ from stagedb.search.serving_engines import CHUNKS, EngineLayout, EngineSteps, Se
 from stagedb.shared_work import shared
 from stagedb.systems import load_system
 from stagedb.timing.expected_errors import ServedErrors
-from stagedb.timing.op_durations import unmasked_flops, unread_bytes
+from stagedb.timing.op_durations import computed_flops, unread_bytes
+from stagedb.workload.instance_columns import ClassColumns
 
 COLUMNS = (
     *("model_path", "system", "backend", "precision", "mode", "isl", "osl", "gemm_quant_mode", "batch_size"),
@@ -219,20 +224,33 @@ def _time(steps: EngineSteps, load: ServingLoad, measured: float) -> int:
 
 
 def _least(steps: EngineSteps, load: ServingLoad, held: int) -> float:
-    """The ms of a token at the peaks of an accelerator: each step reads what it holds without experts that no token
-    chooses, and each request has its prompt computed. held: bytes of weights and caches on a rank."""
-    accelerator = steps.trials.system.accelerator
-    count = load.concurrency or 1
-    decode = steps.trials.copied(Plan.from_mapping(steps.words.decode(count))).workload
-    unread = max(unread_bytes(each) for each in decode.classes)
-    reads = (held - unread) / (float(accelerator.bandwidth) * 1e6)
+    """The ms of a token at the peaks of an accelerator, in which kernels of a layer run one after the other.
+
+    Its attention reads the caches of all requests, or computes those of prompts; its matmuls read weights, without
+    experts that no token chooses, or compute. Each request has its prompt computed once. held: bytes of weights and
+    caches on a rank.
+    """
+    accelerator, layout = steps.trials.system.accelerator, steps.words.layout
+    program = steps.trials.copied(Plan.from_mapping(steps.words.decode(load.concurrency or 1)))
+    cached = max(each.usage.before().get(Category.CACHE, 0) for each in memory_of(program))
+    unread = max(unread_bytes(each) for each in program.workload.classes)
+    bandwidth = float(accelerator.bandwidth) * 1e6
+    peaks = {dtype: float(rate) * 1e9 for dtype, rate in accelerator.peak.items()}
+    most, of_matmuls = max(peaks.values()), peaks["fp8" if layout.words.get("matmul_dtype") == "fp8" else "bf16"]
     prompt = steps.trials.copied(Plan.from_mapping(steps.words.prefill(1))).workload
-    flops = max(
-        sum(unmasked_flops(each, op, "") for op in range(len(each.ops)) if each.ops.flops[op])
-        for each in prompt.classes
-    )
-    peak = max(float(rate) for rate in accelerator.peak.values())
-    return max(reads, flops * count / (load.output * peak * 1e9))
+    computed = [_computed(each) for each in prompt.classes]
+    prompts = (load.concurrency or 1) / load.output
+    attention = max(cached / bandwidth, max(each[True] for each in computed) * prompts / most)
+    matmuls = max((held - cached - unread) / bandwidth, max(each[False] for each in computed) * prompts / of_matmuls)
+    return attention + matmuls
+
+
+def _computed(columns: ClassColumns) -> Counter[bool]:
+    """The FLOPs of a class, by whether they are of attentions."""
+    found = Counter[bool]()
+    for op in np.flatnonzero(columns.ops.flops > 0).tolist():
+        found[columns.ops.kind[op].startswith("attention")] += computed_flops(columns, op, "")
+    return found
 
 
 def kinds_served(found: Sequence[ServedTime]) -> Iterator[tuple[tuple[str, str, str], list[ServedTime]]]:
