@@ -77,6 +77,7 @@ def search_serving(
     concurrency: int | None = None,
     draft_len: int = 0,
     acceptance: float | None = None,
+    prefix_len: int = 0,
     room: int | None = None,
     top: int = 5,
     progress: Report | None = None,
@@ -89,8 +90,9 @@ def search_serving(
     output_len: tokens that it is given. ttft: ns to the first one, at most. tpot: ns for each further one, at most, in
     the mean. concurrency: requests that are served at the same time; None: as many as give most tokens. draft_len:
     tokens of a draft that each step of decode checks for each request; 0 for none. acceptance: the probability that one
-    of them is accepted if those before it are. room: bytes of an accelerator; None takes the system's. top: plans on
-    each number of ranks. progress: called as layouts are tried.
+    of them is accepted if those before it are. prefix_len: tokens with which all prompts begin, which are in the cache
+    once and not computed. room: bytes of an accelerator; None takes the system's. top: plans on each number of ranks.
+    progress: called as layouts are tried.
     words: those that all plans have, such as `tp`, `weight_dtype` or `cache_dtype`, and `draft` for those that check
     drafts.
 
@@ -101,7 +103,7 @@ def search_serving(
     loaded = system if isinstance(system, System) else load_system(system or DEFAULT)
     given = typed_words(words or {})
     draft = given.pop("draft", "usual") if draft_len else "usual"
-    load = ServingLoad(input_len, output_len, ttft, tpot, concurrency, draft_len, acceptance or 0.0, draft)
+    load = ServingLoad(input_len, output_len, ttft, tpot, concurrency, draft_len, acceptance or 0.0, draft, prefix_len)
     traffic = _checked(card, load, acceptance)
     if not ranks or min(ranks) < 1 or top < 1:
         raise UsageError(f"{Word('ranks')} and {Word('top')} are 1 or more")
@@ -138,6 +140,11 @@ def _checked(card: Card, traffic: ServingLoad, acceptance: float | None) -> Serv
         raise UsageError(
             f"requests have {Word('input_len')} of 1 or more and {Word('output_len')} of 2 or more: a request with one "
             f"token of output is a prefill ({Word('workflow', 'prefill')})"
+        )
+    if not 0 <= traffic.prefix <= max(prompt - 2, 0):
+        raise UsageError(
+            f"{Word('prefix_len')} is {traffic.prefix:,}: prompts of {prompt:,} tokens have a prefix of 0 to "
+            f"{max(prompt - 2, 0):,}, as the last tokens of each are computed"
         )
     for word in ("ttft", "tpot", "concurrency"):
         value = getattr(traffic, word)

@@ -56,6 +56,13 @@ class ServingOptions:
         typer.Option(metavar="P", min=0, max=1, help="Share of drafted tokens behind accepted ones that are accepted."),
     ] = None
 
+    prefix_len: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, help="Tokens with which all prompts begin: in the cache once, and not computed.  [0]"
+        ),
+    ] = None
+
     @property
     def asked(self) -> bool:
         """Whether an option of a search of serving engines was given."""
@@ -74,6 +81,7 @@ class ServingOptions:
             "concurrency": self.concurrency,
             "draft_len": self.draft_len or 0,
             "acceptance": self.acceptance,
+            "prefix_len": self.prefix_len or 0,
         }
 
 

@@ -488,7 +488,7 @@ def chunks_of(traffic: ServingLoad) -> list[int]:
     """The sizes of parts of a prompt, without those that make as many parts as a smaller one."""
     found: dict[int, int] = {}
     for chunk in CHUNKS:
-        found.setdefault(traffic.parts(chunk), min(chunk, traffic.prompt))
+        found.setdefault(traffic.parts(chunk), min(chunk, traffic.computed))
     return list(found.values())
 
 

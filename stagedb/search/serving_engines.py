@@ -36,7 +36,8 @@ class ServingLoad:
     ns for each further one at most, in the mean. concurrency: requests that are served at the same time; None: as many
     as give most tokens. Limits that are None do not count. drafted: tokens of a draft that a step checks for each
     request; 0 for steps of one token. acceptance: the probability that one of them is accepted if those before it are.
-    draft: where drafts come from, as a word of a plan.
+    draft: where drafts come from, as a word of a plan. prefix: tokens with which all prompts begin; they are in the
+    cache of each engine once, and are not computed.
     """
 
     prompt: int
@@ -47,6 +48,12 @@ class ServingLoad:
     drafted: int = 0
     acceptance: float = 0.0
     draft: str = "usual"
+    prefix: int = 0
+
+    @property
+    def computed(self) -> int:
+        """Tokens of a prompt that are computed: those behind the shared prefix."""
+        return self.prompt - self.prefix
 
     @property
     def further(self) -> Fraction:
@@ -74,7 +81,7 @@ class ServingLoad:
 
     def parts(self, chunk: int) -> int:
         """The number of steps in which a prompt is computed, in equal parts. chunk: tokens of a part at most."""
-        return -(-self.prompt // chunk)
+        return -(-self.computed // chunk)
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,7 @@ class StepWords:
 
     def prefill(self, prompts: int) -> dict[str, Any]:
         """The words of a step that computes whole prompts. prompts: on each rank of dp."""
-        return self._of(workflow="prefill", micro_batch_size=prompts, seq_len=self.traffic.prompt)
+        return self._alike(prompts, self.traffic.computed, self.traffic.prefix, workflow="prefill")
 
     def decode(self, requests: int) -> dict[str, Any]:
         """The words of a step of decode, with requests at their mean length. requests: on each rank of dp."""
@@ -161,14 +168,26 @@ class StepWords:
 
     def undrafted(self, requests: int) -> dict[str, Any]:
         """The words of a decode in which nothing is drafted, with each request at its last token. requests: at once."""
-        return self._of(workflow="decode", micro_batch_size=requests, cache_len=self.traffic.longest)
+        return self._alike(requests, 1, self.traffic.longest, workflow="decode")
 
     def _decode(self, requests: int, cached: int) -> dict[str, Any]:
-        own, traffic = {"micro_batch_size": requests, "cache_len": cached}, self.traffic
+        traffic = self.traffic
         if not traffic.drafted:
-            return self._of(workflow="decode", **own)
-        drafts = {"seq_len": traffic.drafted + 1, "draft": traffic.draft, "acceptance": traffic.acceptance}
-        return self._of(workflow="speculative", **own, **drafts)
+            return self._alike(requests, 1, cached, workflow="decode")
+        words = {"workflow": "speculative", "draft": traffic.draft, "acceptance": traffic.acceptance}
+        return self._alike(requests, traffic.drafted + 1, cached, **words)
+
+    def _alike(self, requests: int, new: int, cached: int, **words: Any) -> dict[str, Any]:
+        """A step with requests of one length: a list where they share a prefix. new, cached: tokens of each."""
+        if self.traffic.prefix:
+            return self._of(requests=[self._listed(requests, new, cached)], **words)
+        lengths = {"seq_len": new} if new > 1 or not cached else {}
+        return self._of(micro_batch_size=requests, **lengths, **({"cache_len": cached} if cached else {}), **words)
+
+    def _listed(self, requests: int, new: int, cached: int) -> str:
+        """Requests of a list, which share the prefix."""
+        prefix = self.traffic.prefix
+        return f"{requests}x{new}+{cached}/{prefix}" if prefix else f"{requests}x{new}+{cached}"
 
     def mixed(self, requests: int, chunk: int) -> dict[str, Any]:
         """The words of a step in which one request has a part of its prompt computed, and the others a token each.
@@ -198,12 +217,17 @@ class StepWords:
 
     def _part(self, chunk: int) -> tuple[int, int]:
         parts = self.traffic.parts(chunk)
-        return parts, -(-self.traffic.prompt // parts)
+        return parts, -(-self.traffic.computed // parts)
 
     def _mix(self, requests: int, new: int, before: int, context: int) -> dict[str, Any]:
+        before += self.traffic.prefix
+        if requests == 1 and self.traffic.prefix:
+            return self._alike(1, new, before, workflow="prefill")
         if requests == 1:
             return self._of(workflow="prefill", micro_batch_size=1, seq_len=new, cache_len=before)
-        return self._of(workflow="mixed", requests=[f"1x{new}+{before}", f"{requests - 1}x1+{context}"])
+        return self._of(
+            workflow="mixed", requests=[self._listed(1, new, before), self._listed(requests - 1, 1, context)]
+        )
 
     def _of(self, **own: Any) -> dict[str, Any]:
         return {**self.layout.words, **own}
@@ -267,9 +291,16 @@ class EngineSteps:
 
     @cached_property
     def cache(self) -> int:
-        """Bytes of the cache of one prompt on the rank that has most of it."""
-        found = memory_of(self.trials.copied(self._plan(self.words.prefill(1))))
-        return max(each.usage.before().get(Category.CACHE, 0) for each in found)
+        """Bytes of the cache of one prompt, without a shared prefix, on the rank that has most of it."""
+        one = self._caches(1)
+        if not self.words.traffic.prefix:
+            return max(one)
+        return max(two - each for two, each in zip(self._caches(2), one, strict=True))
+
+    def _caches(self, prompts: int) -> list[int]:
+        """By rank class, the bytes of the caches of prompts that share the prefix."""
+        found = memory_of(self.trials.copied(self._plan(self.words.prefill(prompts))))
+        return [each.usage.before().get(Category.CACHE, 0) for each in found]
 
     def _plan(self, words: Mapping[str, Any]) -> Plan:
         plan = Plan.from_mapping(words)

@@ -162,6 +162,63 @@ def test_the_best_engines_are_those_of_every_number_of_requests(trials: Trials, 
     assert found.ttft <= (traffic.ttft or found.ttft) and found.tpot <= (traffic.tpot or found.tpot)
 
 
+PREFIX, TOKEN = 300, 12 * 2 * 768 * 2
+"""Tokens with which all prompts begin, and bytes of a token in the cache."""
+
+
+@pytest.mark.parametrize("limits", [{"tpot": 2_500_000}, {"ttft": 9_000_000}, {"room": 1_000_000_000}])
+def test_engines_behind_a_prefix_are_those_of_every_number_of_requests(trials: Trials, limits: dict[str, int]) -> None:
+    """The prefix of all prompts is not computed, and its cache is there once. The most requests are taken."""
+    room = limits.get("room", trials.system.accelerator.room)
+    assert room is not None
+    most: dict[int, Fraction] = {}
+    for parts in (1, 2):
+        part = -(-(PROMPT - PREFIX) // parts)
+        for requests in range(1, 61):
+            before = PREFIX + part * (parts - 1) // 2
+            words: dict[str, Any] = {"workflow": "mixed", "requests": [f"1x{part}+{before}", f"{requests - 1}x1+929"]}
+            if requests == 1:
+                words = {"workflow": "prefill", "seq_len": part, "cache_len": before}
+            mixed = time_of(trials, **words)
+            decode = time_of(trials, workflow="decode", requests=[f"{requests}x1+929"])
+            steps = parts + OUTPUT - 1
+            if requests * parts > steps:
+                continue
+            mean = Fraction(requests * parts * mixed + (steps - requests * parts) * decode, steps)
+            if mean > limits.get("tpot", mean) or parts * mixed > limits.get("ttft", parts * mixed):
+                continue
+            before = PREFIX + part * (parts - 1)
+            last: dict[str, Any] = {
+                "workflow": "mixed",
+                "requests": [f"1x{part}+{before}", f"{requests - 1}x1+{PROMPT + OUTPUT - 2}"],
+            }
+            if requests == 1:
+                last = {"workflow": "prefill", "seq_len": part, "cache_len": before}
+            peak = peak_of(memory_of(trials.copied(Plan.from_mapping(last)))) - (requests - 1) * PREFIX * TOKEN
+            if peak <= room:
+                most[parts] = Fraction(requests * 10**9) / (steps * mean)
+    found = searched(1, prefix_len=PREFIX, **limits)
+    plan = found.result.best_on(1)
+    assert plan is not None and plan.kind == "aggregated"
+    assert plan.rate == max(most.values())
+    whole = searched(1, **limits).result.best_on(1)
+    assert whole is not None and whole.rate < plan.rate
+    assert any(f"/{PREFIX}" in command for row in found.plans for command in row["commands"])
+
+
+def test_the_cache_behind_a_prefix_is_sent(trials: Trials) -> None:
+    found, whole = (searched(2, prefix_len=each, tpot=3_000_000) for each in (PREFIX, 0))
+    tp1 = {layout.ranks: outcome.cache for layout, outcome in found.result.layouts if not outcome.lack}
+    every = {layout.ranks: outcome.cache for layout, outcome in whole.result.layouts if not outcome.lack}
+    assert tp1[1] == (PROMPT - PREFIX) * TOKEN and every[1] == PROMPT * TOKEN
+
+
+@pytest.mark.parametrize("prefix", [-1, PROMPT - 1])
+def test_a_prefix_leaves_tokens_to_compute(prefix: int) -> None:
+    with pytest.raises(UsageError, match="prompts of 900 tokens have a prefix of 0 to 898"):
+        searched(1, prefix_len=prefix)
+
+
 def run(traffic: ServingLoad, point: EnginePoint, finished: int) -> tuple[float, float]:
     """An engine step by step: requests a second, and the mean ns between tokens.
 
