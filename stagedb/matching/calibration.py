@@ -216,8 +216,7 @@ class _Fit:
                       for each in attentions if each.dtype in peak]  # fmt: skip
         if attentions:
             share = self._number("attention", "x matmul", attentions, lambda ratio: 1 / ratio)
-        # An efficiency is at most 1, so peaks are raised to what is fastest: attentions seem faster than matmuls if
-        # their FLOPs include masked pairs.
+        # An efficiency is at most 1, so peaks are raised to what is fastest, which may be attentions.
         most = max(share, Fraction(1))
         bandwidth = self._number("memory bandwidth", "GB/s", self._of(MEMORY), lambda ratio: 1 / ratio)
         accelerator = replace(

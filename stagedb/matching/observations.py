@@ -17,7 +17,7 @@ from stagedb.runs.stored_run import StoredRun
 from stagedb.runs.time_spent import covered, union
 from stagedb.systems import System
 from stagedb.timing.lanes import lane_numbers
-from stagedb.timing.op_durations import runs_of
+from stagedb.timing.op_durations import computed_flops, runs_of
 from stagedb.timing.step_profile import lane_durations
 from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Workload
 
@@ -136,9 +136,10 @@ class _Modelled:
 
     def ns(self, rank: int, op: int) -> Fraction:
         """The ns that an op takes."""
-        ops = self._run.workload.class_of(rank).ops
-        if self._is_blank and ops.kind[op] in WORK:
-            return Fraction(int(ops.flops[op]), 1000)
+        columns = self._run.workload.class_of(rank)
+        if self._is_blank and columns.ops.kind[op] in WORK:
+            cp_kind = str(self._run.workload.plan.get("cp_kind", ""))
+            return Fraction(computed_flops(columns, op, cp_kind), 1000)
         return Fraction(int(self._alone[int(self._lane[rank])].ns[op]))
 
     def copied(self, rank: int, op: int) -> Fraction:
