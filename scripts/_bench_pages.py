@@ -35,6 +35,7 @@ PAGES: Mapping[str, str] = {
     "profiles": "/list/profiles",
     "find": "/find?model=gpt2&system=h100",
     "models": "/models",
+    "model": "/models/gpt2",
     "instance": "/instances/{instance}",
     "memory": "/instances/{instance}/memory",
     "profile": "/profiles/{profile}",
@@ -47,6 +48,9 @@ WARM = 3
 """Times that a page is asked for again."""
 FORGOTTEN = 2.5
 """Seconds after which a server makes a page again, instead of showing what it just made."""
+
+UNSHARED = 1.1
+"""Seconds after which a page shares no rows with the page before it."""
 
 STARTED = 10.0
 """Seconds after a server's start in which it makes its first pages, and nobody reads."""
@@ -116,8 +120,9 @@ def served() -> Iterator[str]:
         process.wait()
 
 
-def seconds(address: str) -> float:
-    """The time until the whole answer is there."""
+def seconds(address: str, pause: float = 0.0) -> float:
+    """The time until the whole answer is there. pause: seconds before it is asked for."""
+    time.sleep(pause)
     began = time.perf_counter()
     with urlopen(address) as answer:  # noqa: S310 - an address of this machine
         answer.read()
@@ -139,11 +144,11 @@ def measure(address: str, pages: Mapping[str, str], readers: int) -> list[Waits]
     """What a reader waits for, alone and among many."""
     addresses = {name: address + path for name, path in pages.items()}
     time.sleep(STARTED)
-    cold = {name: seconds(each) for name, each in addresses.items()}
+    cold = {name: seconds(each, UNSHARED) for name, each in addresses.items()}
     rounds = []
     for _ in range(WARM):
         time.sleep(FORGOTTEN)
-        rounds.append({name: seconds(each) for name, each in addresses.items()})
+        rounds.append({name: seconds(each, UNSHARED) for name, each in addresses.items()})
     warm = {name: statistics.median(each[name] for each in rounds) for name in addresses}
     time.sleep(FORGOTTEN)
     names = [*addresses]

@@ -65,6 +65,22 @@ def names_by_id(store: Store) -> dict[str, list[str]]:
     return _by_id(store.read_sound("catalog/names"), "name")
 
 
+def described_newest(store: Store, most: int) -> list[tuple[str, str]]:
+    """Ids of the newest instances, profiles, searches and runs, each with a description. most: how many of a kind."""
+    own = spaces(store)
+    found = [
+        (row["id"], f"instance {called(row['names'], row['name'], own)}, {row['ranks']:,} ranks")
+        for row in store.read_sound("catalog/newest_instances", most=most)
+    ]
+    for row in store.read_sound("catalog/newest_profiles", most=most):
+        of = row["name"] or called(row["instance_names"], row["instance_name"], own)
+        name = called(row["names"], of, own)
+        found.append((row["id"], f"profile {name} on {row['system']}, {row['ranks']:,} ranks"))
+    found += [(each.id, f"search of {each.model}, {each.size:,} plans") for each in searches(store)[:most]]
+    found += [(each.id, f"run {each.name or ''}, {each.extent}") for each in runs(store)[:most]]
+    return found
+
+
 def _by_id(rows: Iterable[Mapping[str, Any]], column: str) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for row in rows:

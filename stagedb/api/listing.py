@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from stagedb.api import catalog, plan_texts
+from stagedb.api import catalog, lookup, plan_texts
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows, RunInfo
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -66,6 +66,24 @@ def listing(
     if not found:
         check_names(store, model, system)
     return Rows(COLUMNS, tuple(tuple(row.get(column) for column in COLUMNS) for row in found))
+
+
+def instances_of(store: Store, graph: str) -> Rows:
+    """The rows of a graph's instances, as `listing` has them. graph: its id."""
+    found = lookup.instances_of(store, graph)
+    peaks = {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}
+    return _rows("instance", [{**_of_instance(each, peaks), "id": each.id, **_made(each)} for each in found])
+
+
+def profiles_of(store: Store, instance: InstanceInfo) -> Rows:
+    """The rows of an instance's profiles, as `listing` has them. Nothing else is read."""
+    classes = store.read("memory/all_peaks", instance=instance.id)
+    of = _of_instance(instance, {instance.id: (len(classes), max((row["peak"] for row in classes), default=0))})
+    return _rows("profile", [_of_profile(each, of) for each in lookup.profiles_of(store, instance.id)])
+
+
+def _rows(kind: str, found: Sequence[_Row]) -> Rows:
+    return Rows(COLUMNS, tuple(tuple({"kind": kind, **row}.get(column) for column in COLUMNS) for row in found))
 
 
 def check_names(store: Store, model: str | None, system: str | None) -> None:
@@ -144,26 +162,26 @@ def _instances(content: _Content) -> list[_Row]:
 
 def _profiles(content: _Content) -> list[_Row]:
     known = {each.id: row for each, row in content.instances}
-    found = []
-    for each in catalog.profiles(content.store):
-        # The catalog leaves out a damaged instance, so that its profiles have no plan in this list.
-        row = known.get(each.instance, {"model": None, "peak": None})
-        found.append(
-            {
-                **row,
-                "id": each.id,
-                "name": each.name,
-                "ranks": each.ranks,
-                "step": each.step,
-                "mfu": each.mfu,
-                "peak": row["peak"] if each.memory is None else each.memory,
-                "system": each.system,
-                "timing": timing_of(each),
-                "instance": each.instance,
-                **_made(each),
-            }
-        )
-    return found
+    # The catalog leaves out a damaged instance, so that its profiles have no plan in this list.
+    unknown = {"model": None, "peak": None}
+    return [_of_profile(each, known.get(each.instance, unknown)) for each in catalog.profiles(content.store)]
+
+
+def _of_profile(each: ProfileInfo, instance: Mapping[str, Any]) -> _Row:
+    """The row of a profile. instance: that of its instance."""
+    return {
+        **instance,
+        "id": each.id,
+        "name": each.name,
+        "ranks": each.ranks,
+        "step": each.step,
+        "mfu": each.mfu,
+        "peak": instance["peak"] if each.memory is None else each.memory,
+        "system": each.system,
+        "timing": timing_of(each),
+        "instance": each.instance,
+        **_made(each),
+    }
 
 
 def _searches(content: _Content) -> list[_Row]:

@@ -1,28 +1,47 @@
 """The memory of an instance as rows: those of the store, or computed without a write."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stagedb.api.results import InstanceInfo, Rows
+from stagedb.api import system_choice
+from stagedb.api.results import InstanceInfo, Memory, Rows
 from stagedb.store import Store, load, read_whole
 
 if TYPE_CHECKING:
     from stagedb.lowering import Program
     from stagedb.memory import ClassMemory
+    from stagedb.systems.system import System
 
 TABLES = ("peaks", "levels", "tensors")
 
 
-def rows_of(store: Store, instance: InstanceInfo, keep: bool) -> tuple[Rows, Rows, Rows]:
+def read_memory(
+    store: Store, instance: InstanceInfo, system: "System | None", analysed: Callable[[], Sequence["ClassMemory"]]
+) -> Memory:
+    """The memory of an instance, with what an accelerator has for it. Writes nothing.
+
+    system: the one whose accelerator is to hold it; None: that of the newest profile. analysed: the result of `analyse`
+    for the instance, for one that the store has no memory of.
+    """
+    tables = rows_of(store, instance, keep=False, analysed=analysed)
+    has = system_choice.accelerator_of(store, instance, system)
+    room, reserve = (None, {}) if has is None else (has.room, has.reserved)
+    return Memory(instance, *tables, room, reserve)
+
+
+def rows_of(
+    store: Store, instance: InstanceInfo, keep: bool, analysed: Callable[[], Sequence["ClassMemory"]] | None = None
+) -> tuple[Rows, Rows, Rows]:
     """Peaks, levels and tensors of an instance. What the store does not have is computed, and written if `keep` is set.
 
-    Each class is written as a whole, and an interrupted run may have left some classes out.
+    Each class is written as a whole, and an interrupted run may have left some classes out. analysed: the result of
+    `analyse` for the instance, where others need it too; None: computed here.
     """
     if len(store.read("memory/all_peaks", instance=instance.id)) < instance.classes:
         from stagedb.store.contents.memory import analyse, record
 
-        found = analyse(store, instance.id)
+        found = analyse(store, instance.id) if analysed is None else tuple(analysed())
         if not keep:
             ranks = {row["number"]: row["ranks"] for row in store.read("workload/classes", instance=instance.id)}
             return _computed([_values(each, ranks) for each in found])

@@ -126,6 +126,11 @@ def short(statement: Statement) -> str:
     return statement.name.rsplit("/", 1)[-1]
 
 
+def about_runs() -> list[str]:
+    """Names of the named queries that can be asked about a run."""
+    return [short(each) for each in map(load, _named()) if of_run(each) is not None or _of_runs(each)]
+
+
 def _named() -> list[str]:
     """Statements of the named queries. A file is internal if its name starts with `_`."""
     return [name for name in written_names() if name.startswith(FOLDER) and not name.rsplit("/", 1)[-1].startswith("_")]
@@ -209,7 +214,7 @@ def _about_run(
         raise UsageError(f"the query has no $run for {Word('run')}: use $run in the query, or leave the option out")
     asked = of_run(statement) if statement.name.startswith(FOLDER) else None
     if asked is None:
-        able = ", ".join(short(each) for each in map(load, _named()) if of_run(each) is not None or _of_runs(each))
+        able = ", ".join(about_runs())
         raise UsageError(f"{shown(query)} needs what a recording does not have; about a run: {able}")
     _check(asked, params.keys() | {"profile"})
     given = {**params, "profile": _recorded(store, asked, run).id}

@@ -14,7 +14,10 @@ from starlette.types import Message
 from stagedb.api import Stagedb, overview
 from stagedb.serve.shared_store import SharedStore
 
-LISTS = ("/", "/list/instances", "/list/profiles", "/lookup?text=stagedb", "/queries", "/log")
+LISTS = (
+    *("/", "/list/instances", "/list/profiles", "/cypher", "/lookup?text=stagedb", "/find", "/models", "/queries"),
+    *("/log", "/list/graphs", "/list/searches", "/list/runs", "/jobs", "/explore"),
+)
 AWAY = 503
 """The status of a page whose store does not answer."""
 NEWEST = 50

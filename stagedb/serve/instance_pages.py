@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from stagedb import api
-from stagedb.api import GraphInfo, InstanceInfo, Rows, Stagedb
+from stagedb.api import GraphInfo, InstanceInfo, Rows, Stagedb, listing
 from stagedb.api.plan_texts import describe
 from stagedb.serve import page_frames
 from stagedb.serve.list_pages import HEADS, table
@@ -30,8 +30,7 @@ def graph(request: Request) -> Response:
         found = db.show(word)
         if not isinstance(found, GraphInfo):
             raise HTTPException(404)
-        mine = {each.id for each in db.instances() if each.graph == found.id}
-        return found, _only(db.ls("instances"), "id", mine), db.origin(found.id)
+        return found, listing.instances_of(db.store, found.id), db.origin(found.id)
 
     found, instances, origin = request.app.state.shared.read(read)
     columns, rows = table("instances", instances)
@@ -54,8 +53,7 @@ def instance(request: Request) -> Response:
 
     def read(db: Stagedb) -> tuple[InstanceInfo, Rows, Rows, Rows]:
         found = the_instance(db, request)
-        profiles = _only(db.ls("profiles"), "instance", {found.id})
-        return found, db.classes(found.id), profiles, db.origin(found.id)
+        return found, db.classes(found.id), listing.profiles_of(db.store, found), db.origin(found.id)
 
     found, classes, profiles, origin = request.app.state.shared.read(read)
     columns, rows = table("profiles", profiles)
@@ -81,11 +79,6 @@ def the_instance(db: Stagedb, request: Request) -> InstanceInfo:
     if not isinstance(found, InstanceInfo):
         raise HTTPException(404)
     return found
-
-
-def _only(rows: Rows, column: str, values: set[str]) -> Rows:
-    at = rows.columns.index(column)
-    return Rows(rows.columns, tuple(row for row in rows.rows if row[at] in values))
 
 
 def _facts(words: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stagedb import api
-from stagedb.api import InstanceInfo, Memory, ProfileInfo, Stagedb, lookup
+from stagedb.api import InstanceInfo, Memory, ProfileInfo, Stagedb, lookup, memory_rows, system_choice
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.memory import ClassMemory, Point
@@ -83,7 +84,12 @@ def memory(request: Request) -> Response:
     key = ("memory", found.id, system, found.name)
 
     def result() -> Memory:
-        made: Memory = kept.get(key, lambda: shared.read(lambda db: db.memory(found.id, system=system, keep=False)))
+        of = None if system is None else system_choice.resolve_system(system)
+
+        def read(db: Stagedb) -> Memory:
+            return memory_rows.read_memory(db.store, found, of, lambda: _analysed(request, found))
+
+        made: Memory = kept.get(key, lambda: shared.read(read))
         return made
 
     def parts() -> str:
@@ -161,13 +167,21 @@ def _curve_key(info: InstanceInfo, number: int, profile: ProfileInfo | None) -> 
     return ("curve", info.id, number, None if profile is None else profile.id)
 
 
+def _analysed(request: Request, info: InstanceInfo) -> Sequence[ClassMemory]:
+    """The memory of each class of an instance, which the server keeps for the tables and the curves."""
+    shared, kept = request.app.state.shared, request.app.state.kept
+    made: Sequence[ClassMemory] = kept.get(
+        ("analysed", info.id), lambda: shared.read(lambda db: analyse(db.store, info.id))
+    )
+    return made
+
+
 def _class_memory(request: Request, info: InstanceInfo, number: int, profile: ProfileInfo | None) -> ClassCurve:
     """The memory of a class over the step, which the server keeps."""
     shared, kept = request.app.state.shared, request.app.state.kept
 
     def read(db: Stagedb) -> ClassCurve:
-        every = analyse(db.store, info.id)
-        one = next(each for each in every if each.rank_class.number == number)
+        one = next(each for each in _analysed(request, info) if each.rank_class.number == number)
         rows = [] if profile is None else db.store.read("profile/class_tasks", profile=profile.id, **{"class": number})
         if profile is None or len(rows) != len(one.usage.tasks):
             return ClassCurve(one, curve_of(one), None, None)

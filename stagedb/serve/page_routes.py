@@ -43,6 +43,7 @@ from stagedb.serve.access import WRITER, WRITER_COOKIE, AccessGate, AccessRules,
 from stagedb.serve.first_pages import make_first_pages
 from stagedb.serve.recent_answers import RecentAnswers
 from stagedb.serve.shared_store import KeptResults, SharedStore
+from stagedb.store.recent_rows import RecentRows
 
 Page = Callable[[Request], Response]
 
@@ -61,7 +62,8 @@ class Limits:
     a download. working: requests that compute or ask the store at the same time; others wait. asking: answers to
     queries at the same time, half as many as cores up to `MOST_ASKING`, which take no place of other pages. kept:
     reports and memory tables that are kept. searches: those whose candidates are kept, which may be many. recent: for
-    so many seconds a page is shown to others as it is, so that fifty readers cost as much as one.
+    so many seconds a page is shown to others as it is, so that fifty readers cost as much as one; for half of them,
+    pages share the rows of lists.
     """
 
     timeout: float = 60.0
@@ -158,8 +160,10 @@ def application(
     pages are made as soon as the server has started (`first_pages`).
     """
     limits = limits or Limits()
-    shared, writing = SharedStore(connect), SharedStore(connect, writes=True)
+    rows = RecentRows(limits.recent / 2)
+    shared, writing = SharedStore(connect, recent=rows), SharedStore(connect, writes=True)
     state = {
+        "rows": rows,
         "shared": shared,
         "writing": writing,
         "kept": KeptResults(limits.kept),
@@ -283,6 +287,7 @@ def _written(write: Page) -> Callable[[Request], Any]:
         try:
             answered: Response = await guarded(request)
         finally:
+            request.app.state.rows.clear()  # before the pages, which are made of them
             request.app.state.recent.clear()
         return answered
 

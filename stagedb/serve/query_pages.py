@@ -21,10 +21,13 @@ CHOSEN = ("instance", "profile", "search", "run")
 def queries(request: Request) -> Response:
     """The named queries by subject. An instance, a profile or a search of the address is that of their forms."""
     known: list[QueryInfo] = request.app.state.shared.read(lambda db: db.queries())
-    given = {name: value for name in CHOSEN if (value := named(request.query_params, name))}
+    given = _chosen(request)
+    able = querying.about_runs() if "run" in given else []
     subjects: dict[str, list[tuple[QueryInfo, str]]] = {}
     for info in known:
         words = {name: value for name, value in given.items() if name in info.parameters}
+        if info.name in able:
+            words["run"] = given["run"]
         if given and not words and info.parameters:
             continue
         subjects.setdefault(info.subject, []).append((info, address("queries", info.name, **words)))
@@ -39,15 +42,19 @@ def named_query(request: Request) -> Response:
     if info is None:
         raise UsageError(f"no query is named {name[:80]}: the page of queries lists all of them")
     words = request.query_params
-    texts = {field.name: named(words, field.name) for field in info.takes}
+    taken = {field.name: named(words, field.name) for field in info.takes}
+    # What the query does not take is asked about all the same: it may be a run instead of a profile, or is refused.
+    others = {name: value for name, value in _chosen(request).items() if name not in taken}
+    texts = {**taken, **others}
     needed = [field for field in info.takes if field.name not in CHOSEN]
     asked = bool(named(words, "ask") or any(texts.values()) or not info.takes)
     form = {
         "info": info,
         "texts": texts,
+        "others": others,
         "names": shared.read(suggestions),
         "optional": CHOSEN,
-        "to_cypher": address("cypher", query=info.text, edit=1, **_for_cypher(texts)),
+        "to_cypher": address("cypher", query=info.text, edit=1, **_for_cypher(taken)),
         "models": sorted({each.name for each in shared.read(lambda db: db.graphs())}),
     }
     if not asked or any(texts[field.name] is None for field in needed):
@@ -72,6 +79,11 @@ def named_query(request: Request) -> Response:
 
     question = Question(ask, info.name, ("queries", info.name), given, info.text)
     return answered(request, "query.html", question, form)
+
+
+def _chosen(request: Request) -> dict[str, str]:
+    """The ids and names of an address."""
+    return {name: value for name in CHOSEN if (value := named(request.query_params, name))}
 
 
 def _for_cypher(texts: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -10,6 +10,7 @@ from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 from stagedb.serve.hidden_failures import hidden
 from stagedb.store.failures import ConnectionLost, QueryEnded, RefusedError
+from stagedb.store.recent_rows import RecentRows
 
 Result = TypeVar("Result")
 
@@ -19,11 +20,13 @@ _log = logging.getLogger("stagedb.serve")
 class SharedStore:
     """A store that only reads. Threads share it, and it is opened again after its engine was started anew.
 
-    writes: one that may write, which is for writing alone.
+    writes: one that may write, which is for writing alone. recent: rows that pages share; None: each reads its own.
     """
 
-    def __init__(self, connect: Callable[[], Stagedb], *, writes: bool = False) -> None:
-        self._connect, self._writes = connect, writes
+    def __init__(
+        self, connect: Callable[[], Stagedb], *, writes: bool = False, recent: RecentRows | None = None
+    ) -> None:
+        self._connect, self._writes, self._recent = connect, writes, recent
         self._lock = threading.Lock()
         self._open: Stagedb | None = None
 
@@ -69,6 +72,8 @@ class SharedStore:
                     raise _away(error) from error
                 if not self._writes:
                     opened.store.only_read()
+                if self._recent is not None:
+                    opened.store.share_rows(self._recent)
                 self._open = opened
             return self._open
 

@@ -4,14 +4,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from stagedb.api import ProfileInfo, Rows, Stagedb, views
+from stagedb.api import ProfileInfo, Rows, Stagedb, catalog, views
 from stagedb.outputs import file_name
 from stagedb.serve import page_frames
 from stagedb.serve.memory_page import moment_links
 from stagedb.serve.page_frames import SHORT_ID, address, cell
 
-CHOICES = 200
-"""Names that a form suggests."""
+CHOICES = 50
+"""Things of each kind that a form suggests."""
 
 REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -82,14 +82,7 @@ def trace_answer(content: bytes, name: str, id: str) -> Response:
 
 def suggestions(db: Stagedb) -> list[tuple[str, str]]:
     """Ids of the newest instances, profiles, searches and runs, each with a description, for forms."""
-    found = [(each.id[:SHORT_ID], f"instance {each.name}, {each.ranks:,} ranks") for each in db.instances()]
-    found += [
-        (each.id[:SHORT_ID], f"profile {each.name or each.instance_name} on {each.system}, {each.ranks:,} ranks")
-        for each in db.profiles()
-    ]
-    found += [(each.id[:SHORT_ID], f"search of {each.model}, {each.size:,} plans") for each in db.searches()]
-    found += [(each.id[:SHORT_ID], f"run {each.name or ''}, {each.extent}") for each in db.runs()]
-    return [(id, cell(text).text) for id, text in found[:CHOICES]]
+    return [(id[:SHORT_ID], cell(text).text) for id, text in catalog.described_newest(db.store, CHOICES)]
 
 
 def report_answer(text: str) -> Response:

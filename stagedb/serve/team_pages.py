@@ -1,12 +1,13 @@
 """Working together: the fastest profiled plans of a model, and the log of the store."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stagedb.api import Rows, Stagedb
+from stagedb.api import Rows, Stagedb, catalog
 from stagedb.api.query_forms import value_of
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -16,7 +17,8 @@ from stagedb.serve import page_frames
 from stagedb.serve.downloads import FORMATS, file_of, format_of
 from stagedb.serve.list_pages import number_of
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, gigabytes, named
-from stagedb.store import Field
+from stagedb.store import Field, Store
+from stagedb.store.naming import spaces
 
 FIELDS = ("ranks", "tp", "pp", "cp", "ep", "dp", "zero", "global_batch_size", "seq_len")
 """Words of the plan with a field of their own. The field `plan` takes every other word."""
@@ -45,6 +47,25 @@ _KINDS = ("graph", "instance", "profile", "search", "run")
 """Kinds of things in the log that have pages."""
 
 
+@dataclass(frozen=True)
+class _Choices:
+    """What the form suggests, and what profiles are called, by id."""
+
+    models: Sequence[str]
+    systems: Sequence[str]
+    names: Mapping[str, str]
+
+    @classmethod
+    def read(cls, store: Store) -> Self:
+        rows = store.read_sound("catalog/profile_names")
+        models = {row["name"] for row in store.read_sound("catalog/graphs")}
+        names, own = catalog.names_by_id(store), spaces(store)
+        called = {row["id"]: catalog.called(names.get(row["id"], ()), row["name"] or "", own) for row in rows}
+        return cls(
+            sorted(models), sorted({row["system"] for row in rows}), {id: name for id, name in called.items() if name}
+        )
+
+
 def find(request: Request) -> Response:
     """Profiled instances of a model under a plan, the most tokens a second an accelerator first."""
     words = request.query_params
@@ -53,26 +74,25 @@ def find(request: Request) -> Response:
     limit = MOST if format_ is None else request.app.state.limits.rows
     wanted = plan_words(asked)
 
-    def read(db: Stagedb) -> tuple[Rows, Rows, Rows]:
+    def read(db: Stagedb) -> tuple[Rows, _Choices]:
         found = db.find(
             model=asked["model"], system=asked["system"], fits=asked["fits"] is not None, limit=limit + 1, **wanted
         )
-        return found, db.ls("graphs"), db.ls("profiles")
+        return found, _Choices.read(db.store)
 
-    found, graphs, profiles = request.app.state.shared.read(read)
+    found, choices = request.app.state.shared.read(read)
     some, more = Rows(found.columns, found.rows[:limit]), len(found) > limit
     if format_ is not None:
         return file_of(some, format_, "find", cut=more)
-    named_ids = {row["id"]: row["name"] for row in profiles}
     return page_frames.page(
         request,
         "find.html",
         asked=asked,
         fields=[PLAN_WORDS[name] for name in FIELDS],
-        models=sorted({row["model"] for row in graphs}),
-        systems=sorted({row["system"] for row in profiles}),
+        models=choices.models,
+        systems=choices.systems,
         columns=_HEADS,
-        rows=[_found(row, named_ids.get(row["profile"])) for row in some],
+        rows=[_found(row, choices.names.get(row["profile"])) for row in some],
         hints=found.hints,
         more=more,
         files={each: address("find", **asked, format=each) for each in FORMATS},

@@ -22,6 +22,7 @@ from stagedb.store.migrations import Migration, pending
 from stagedb.store.nested_iterations import check_iterations
 from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import NodesWritten, unwatched, write_reached
+from stagedb.store.recent_rows import SHARED, RecentRows
 from stagedb.store.row_checks import check_rows, sound
 from stagedb.store.statements import Statement, load
 from stagedb.store.transactions import rows_of, written
@@ -73,6 +74,7 @@ class Store:
         self.database = database
         self._readers = readers
         self._writes = True
+        self._recent: RecentRows | None = None
         self.engine = engine  # embedded or neo4j
         self.uri = uri
         """Its address, without an account."""
@@ -94,6 +96,10 @@ class Store:
         self._writes = False
         return self
 
+    def share_rows(self, recent: RecentRows) -> None:
+        """Read a list that was just read from what others read. recent: theirs, which this connection adds to."""
+        self._recent = recent
+
     def read(self, name: str, /, **params: Any) -> list[dict[str, Any]]:
         """Rows of the statement `cypher/<name>.cypher`. The statement must read.
 
@@ -113,8 +119,14 @@ class Store:
 
     def _read(self, name: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         statement = self._statement(name, "reads", params)
-        with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
-            return session.execute_read(rows_of, statement.text, params)
+
+        def asked() -> list[dict[str, Any]]:
+            with translated(self.uri, f"statement {name}"), self._session(neo4j.READ_ACCESS) as session:
+                return session.execute_read(rows_of, statement.text, params)
+
+        if self._recent is None or not name.startswith(SHARED):
+            return asked()
+        return self._recent.get(name, params, asked)
 
     def write(self, name: str, /, **params: Any) -> dict[str, Any]:
         """Run a statement that writes in one transaction. Returns the last row of its result, {} for an empty result.

@@ -1,5 +1,6 @@
 """Pages of runs that were recorded: the list, and the answers to the first questions about one."""
 
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from stagedb.api import Stagedb, run_views
 from stagedb.store import Store
+from tests.ir.tiny import card
 from tests.runs.execution_traces import linear_step
 from tests.runs.recordings import step
 from tests.serve.served import Served, serving
@@ -44,6 +46,33 @@ def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: 
     report = served.get(f"/runs/{run.id}/report").text
     assert "What every stream does" in report and "The others wait most for rank 1" in report
     assert served.get("/runs/none/report").status == 400
+
+
+def test_a_query_about_profiles_is_asked_about_the_run_of_its_address(
+    store: Store, served: Served, tmp_path: Path
+) -> None:
+    Stagedb(store).profile(model=card("llama"), tp=2, name="newest")
+    run = Stagedb(store).import_run(step(0, 1).write(tmp_path), name="seen")
+    page = unescape(served.get(f"/queries/hotspots?run={run.id}").text)
+    assert "of the newest" not in page and f'name="run" value="{run.id}"' in page
+    found = served.get(f"/queries/hotspots?run={run.id}&format=json").text
+    rows = [dict(zip(each, each.values(), strict=True)) for each in Stagedb(store).query("hotspots", run=run.id)]
+    assert json.loads(found) == rows != []
+    assert f'"/queries/hotspots?run={run.id}"' in served.get(f"/queries?run={run.id}").text
+
+
+def test_a_word_that_a_query_does_not_take_is_refused(store: Store, served: Served, tmp_path: Path) -> None:
+    profile = Stagedb(store).profile(model=card("llama"), tp=2, name="newest")
+    run = Stagedb(store).import_run(step(0, 1).write(tmp_path), name="seen")
+    answer = served.get(f"/queries/bytes_by_axis?run={run.id}")
+    assert answer.status == 400 and "needs what a recording does not have; about a run: " in unescape(answer.text)
+    for path in (
+        f"/queries/bytes_by_axis?search={run.id}",
+        f"/queries/late_ranks?profile={profile.info.id}",
+        f"/queries/classes?profile={profile.info.id}",
+    ):
+        answer = served.get(path)
+        assert answer.status == 400 and "is not one of its parameters" in unescape(answer.text), path
 
 
 def test_a_run_without_times_has_a_page_of_counts(store: Store, served: Served, tmp_path: Path) -> None:
