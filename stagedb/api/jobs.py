@@ -21,6 +21,7 @@ from stagedb.models import Card
 from stagedb.outputs import printable
 from stagedb.store import Store, current_user
 from stagedb.store.failures import ReadOnlyError
+from stagedb.store.makers import dead_owner, new_claim
 
 PATIENCE = 1.0
 """Seconds that a job takes before it is written."""
@@ -47,7 +48,8 @@ class JobInfo:
     kind: export, import, search or profile. what: the model or target as the user named it. about: kind and id of what
     it works on; None before that is known. host, user: where it runs, and for whom. started, updated: its begin and its
     last report, UTC. seconds: between these two. done, of: progress in `unit`; None before the first report. detail:
-    what it does at the moment. state: running, done, failed, or lost: its process gave no sign of life for a minute.
+    what it does at the moment. state: running, done, failed, or lost: its process was killed on this machine, or gave
+    no sign of life for a minute.
     """
 
     id: str
@@ -81,6 +83,7 @@ class RunningJob:
             "what": _short(what),
             "host": _short(socket.gethostname()),
             "user": current_user(),
+            "owner": new_claim(),
         }
         self._now: dict[str, Any] = {"done": None, "of": None, "unit": unit, "detail": None, "state": "running"}
         self._about: dict[str, str] = {}
@@ -178,7 +181,7 @@ def jobs(store: Store, most: int = KEPT) -> list[JobInfo]:
 
 
 def _info(row: Any) -> JobInfo:
-    lost = row["state"] == "running" and row["silent"] > LOST
+    lost = row["state"] == "running" and (row["silent"] > LOST or dead_owner(row) is not None)
     return JobInfo(
         id=row["id"],
         kind=row["kind"],

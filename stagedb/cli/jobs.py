@@ -14,8 +14,8 @@ SHOWN = len(COLUMNS) - 2
 def jobs(*, output: Output, common: Common) -> None:
     """List jobs that run or ran, on any machine.
 
-    Exports, imports, searches and profiles of all users that took longer than a second, the newest 200. One without a
-    sign of life for a minute is lost. Times are UTC.
+    Exports, imports, searches and profiles of all users that took longer than a second, the newest 200. One whose
+    process was killed on this machine, or gave no sign of life for a minute, is lost. Times are UTC.
     """
     with common.connect() as db:
         found = db.jobs()

@@ -91,8 +91,8 @@ TEAM_LABELS = (
     ),
     Label(
         "Job",
-        "An export, an import, a search or a profile that a command makes, and how far it is. One without a sign of "
-        "life for a minute was lost. The newest 200 are kept; dumps have none.",
+        "An export, an import, a search or a profile that a command makes, and how far it is. One whose process was "
+        "killed, or gave no sign of life for a minute, was lost. The newest 200 are kept; dumps have none.",
         (
             id_of("unique in the store"),
             Property("kind", "string", "export, import, search or profile"),
@@ -106,6 +106,7 @@ TEAM_LABELS = (
             Property("unit", "string", "what these count: ranks, bytes, plans, rows"),
             Property("detail", "string?", "what it does, or the best plan that it has found"),
             Property("state", "string", "running, done or failed"),
+            Property("owner", "string?", "the process that runs it: machine, number, when it began, and the user"),
         ),
         style=("#569480", "kind"),
     ),

@@ -1,6 +1,9 @@
 """Jobs of commands: what the store shows of them while they run, and when it shows nothing."""
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -161,6 +164,29 @@ def test_a_job_without_a_sign_of_life_is_lost(store: Store) -> None:
         patch.setattr(jobs, "LOST", 100)
         assert {each.id: each.state for each in jobs.jobs(store)} == {"one": "lost", "two": "done"}
     assert 90 <= jobs.jobs(store)[0].seconds < 100
+
+
+def test_a_job_whose_process_was_killed_is_lost_at_once(store: Store) -> None:
+    text = "from stagedb.store.makers import new_claim; print(new_claim(), flush=True); input()"
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        owner = process.stdout.readline().strip()
+        put(store, "here", 0, owner=owner)
+        put(store, "elsewhere", 0, owner=f"other/{owner.partition('/')[2]}")
+        put(store, "older", 0)
+        assert {each.state for each in jobs.jobs(store)} == {"running"}
+        process.kill()
+    found = {each.id: each.state for each in jobs.jobs(store)}
+    assert found == {"here": "lost", "elsewhere": "running", "older": "running"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_job_names_its_process(store: Store) -> None:
+    with jobs.shown(store, "export", "x", "ranks"):
+        until(store, "running")
+        (row,) = store.read("jobs/newest", most=1)
+    assert row["owner"].split()[1] == str(os.getpid())
 
 
 def test_old_jobs_are_forgotten(store: Store) -> None:
