@@ -68,11 +68,26 @@ def listing(
     return Rows(COLUMNS, tuple(tuple(row.get(column) for column in COLUMNS) for row in found))
 
 
-def instances_of(store: Store, graph: str) -> Rows:
-    """The rows of a graph's instances, as `listing` has them. graph: its id."""
-    found = lookup.instances_of(store, graph)
+def instances_of_graph(store: Store, graph: str, most: int) -> tuple[Rows, int]:
+    """The first rows of a graph's instances, as `listing` has them, and how many instances there are.
+
+    graph: its id. most: how many rows.
+    """
+    return _first(store, lookup.instances_of(store, graph), most)
+
+
+def instances_of_model(store: Store, model: str, most: int) -> tuple[Rows, int]:
+    """The first rows of a model's instances, as `listing` has them, and how many instances there are.
+
+    model: its name. most: how many rows.
+    """
+    return _first(store, [each for each in catalog.instances(store) if each.model == model], most)
+
+
+def _first(store: Store, found: Sequence[InstanceInfo], most: int) -> tuple[Rows, int]:
     peaks = {row["instance"]: (row["classes"], row["peak"]) for row in store.read_sound("catalog/peaks")}
-    return _rows("instance", [{**_of_instance(each, peaks), "id": each.id, **_made(each)} for each in found])
+    rows = [{**_of_instance(each, peaks), "id": each.id, **_made(each)} for each in found[:most]]
+    return _rows("instance", rows), len(found)
 
 
 def profiles_of(store: Store, instance: InstanceInfo) -> Rows:

@@ -14,10 +14,9 @@ from starlette.types import Message
 from stagedb.api import Stagedb, overview
 from stagedb.serve.shared_store import SharedStore
 
-LISTS = (
-    *("/", "/list/instances", "/list/profiles", "/cypher", "/lookup?text=stagedb", "/find", "/models", "/queries"),
-    *("/log", "/list/graphs", "/list/searches", "/list/runs", "/jobs", "/explore"),
-)
+LISTS = ("/", "/list/instances", "/list/profiles", "/cypher", "/lookup?text=stagedb")
+OTHERS = ("/find", "/queries", "/log", "/list/graphs", "/list/searches", "/list/runs", "/jobs", "/explore", "/models")
+"""Pages that are made last."""
 AWAY = 503
 """The status of a page whose store does not answer."""
 NEWEST = 50
@@ -25,7 +24,7 @@ NEWEST = 50
 
 
 async def make_first_pages(app: Starlette) -> None:
-    """Make the pages of lists, and of the newest thing of each kind, one after the other.
+    """Make the first pages, those of the newest thing of each kind, and all other lists, one after the other.
 
     It ends where the store is away: the page of a reader names that.
     app: the application, whose state has the connection as `shared`.
@@ -34,7 +33,7 @@ async def make_first_pages(app: Starlette) -> None:
     for address in LISTS:
         if await _status(app, address) == AWAY:
             return
-    for address in await run_in_threadpool(lambda: shared.read(_newest)):
+    for address in (*await run_in_threadpool(lambda: shared.read(_newest)), *OTHERS):
         if await _status(app, address) == AWAY:
             return
 

@@ -11,7 +11,7 @@ from stagedb import api
 from stagedb.api import GraphInfo, InstanceInfo, Rows, Stagedb, listing
 from stagedb.api.plan_texts import describe
 from stagedb.serve import page_frames
-from stagedb.serve.list_pages import HEADS, table
+from stagedb.serve.list_pages import HEADS, SIZE, table
 from stagedb.serve.page_frames import SHORT_ID, cell, cells
 
 
@@ -26,13 +26,13 @@ def graph(request: Request) -> Response:
     """A graph: its options, the model's sizes, and its instances."""
     word = request.path_params["word"]
 
-    def read(db: Stagedb) -> tuple[GraphInfo, Rows, Rows]:
+    def read(db: Stagedb) -> tuple[GraphInfo, tuple[Rows, int], Rows]:
         found = db.show(word)
         if not isinstance(found, GraphInfo):
             raise HTTPException(404)
-        return found, listing.instances_of(db.store, found.id), db.origin(found.id)
+        return found, listing.instances_of_graph(db.store, found.id, SIZE), db.origin(found.id)
 
-    found, instances, origin = request.app.state.shared.read(read)
+    found, (instances, count), origin = request.app.state.shared.read(read)
     columns, rows = table("instances", instances)
     return page_frames.page(
         request,
@@ -45,6 +45,7 @@ def graph(request: Request) -> Response:
         columns=columns,
         rows=rows,
         heads=HEADS,
+        count=count,
     )
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from stagedb import api
 from stagedb.api import Rows, Stagedb, catalog, search_views
-from stagedb.api.listing import KINDS, SORTS
+from stagedb.api.listing import KINDS, SORTS, instances_of_model
 from stagedb.api.listing_pages import ListedPage, page
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
@@ -124,16 +124,12 @@ def model(request: Request) -> Response:
         raise UsageError(f"the library has no model {shown(name)}: the page of models lists all of them")
     card = api.model(name)
 
-    def read(db: Stagedb) -> Rows:
-        everything = db.ls("instances")
-        mine = [row for row in everything.rows if row[everything.columns.index("model")] == name]
-        return Rows(everything.columns, tuple(mine))
-
-    there = request.app.state.shared.read(read)
-    columns, rows = table("instances", Rows(there.columns, there.rows[:SIZE]))
+    shared = request.app.state.shared
+    there, count = shared.read(lambda db: instances_of_model(db.store, name, SIZE))
+    columns, rows = table("instances", there)
     facts = [(word, cell(value).text) for word, value in card.items() if value not in (None, "", (), [])]
     return page_frames.page(
-        request, "model.html", name=name, facts=facts, columns=columns, rows=rows, heads=HEADS, count=len(there)
+        request, "model.html", name=name, facts=facts, columns=columns, rows=rows, heads=HEADS, count=count
     )
 
 

@@ -10,7 +10,7 @@ from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 from stagedb.serve import application, first_pages
 from stagedb.serve.access import AccessRules, names_of
-from stagedb.serve.first_pages import LISTS
+from stagedb.serve.first_pages import LISTS, OTHERS
 from stagedb.serve.page_routes import Limits
 from stagedb.store import Store
 from tests.ir.tiny import card
@@ -47,7 +47,8 @@ def test_the_lists_and_the_newest_of_each_kind_are_made(embedded_store: Store, a
     found = [address.partition("?")[0] for address, _ in asked]
     (search,) = (row["id"] for row in db.ls("searches"))
     assert found[: len(LISTS)] == [each.partition("?")[0] for each in LISTS]
-    assert {*found[len(LISTS) :]} == {
+    assert found[-len(OTHERS) :] == [*OTHERS]
+    assert {*found[len(LISTS) : -len(OTHERS)]} == {
         *(f"/{kind}/{id_}" for kind, id_ in (("instances", instance.id), ("profiles", profile.info.id))),
         f"/searches/{search}",
         f"/instances/{instance.id}/memory",
@@ -58,7 +59,7 @@ def test_the_lists_and_the_newest_of_each_kind_are_made(embedded_store: Store, a
 
 def test_an_empty_store_has_its_lists(embedded_store: Store, asked: list[tuple[str, int]]) -> None:
     make(lambda: KeptOpen(embedded_store))
-    assert asked == [(each, 200) for each in LISTS]
+    assert asked == [(each, 200) for each in (*LISTS, *OTHERS)]
 
 
 def test_it_ends_where_the_store_is_away(asked: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
