@@ -10,11 +10,13 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.outputs import GB, printable, readable_cell
+from stagedb.outputs.number_texts import bytes_text
 from stagedb.serve.access import WRITER
 from stagedb.serve.hidden_failures import traceback_of
 from stagedb.serve.page_form import linked
@@ -74,8 +76,8 @@ def origin(found: Any) -> dict[str, Any]:
 
 
 def gigabytes(size: float) -> str:
-    """Bytes in GB, with two digits. size: in bytes."""
-    return f"{size / GB:,.2f} GB"
+    """Bytes in GB, with two digits, or in a smaller unit where these would show nothing. size: in bytes."""
+    return bytes_text(size) if 0 < size < GB / 200 else f"{size / GB:,.2f} GB"
 
 
 def minute(time: str) -> str:
@@ -93,6 +95,17 @@ def address(*parts: str, **words: Any) -> str:
     return f"{path}?{query}" if query else path
 
 
+def _with_code(text: str) -> Markup:
+    """A text whose parts between backticks are code. An odd backtick remains."""
+    *pairs, end = text.split("`")
+    if len(pairs) % 2:
+        return escape(text)
+    parts = [
+        Markup("<code>{}</code>").format(each) if at % 2 else escape(each) for at, each in enumerate([*pairs, end])
+    ]
+    return Markup("").join(parts)
+
+
 _templates = jinja2.Environment(
     loader=jinja2.FileSystemLoader(FOLDER / "templates"),
     autoescape=True,
@@ -101,6 +114,7 @@ _templates = jinja2.Environment(
     lstrip_blocks=True,
 )
 _templates.globals["address"] = address
+_templates.filters["with_code"] = lambda text: _with_code(printable(str(text), kept=""))
 _templates.filters["printable"] = lambda text: printable(str(text), kept="")
 _templates.filters["printable_lines"] = lambda text: printable(str(text), kept="\n")
 

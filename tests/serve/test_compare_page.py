@@ -153,7 +153,8 @@ def test_a_run_is_next_to_what_was_expected(reading: Store, served: Served) -> N
     found = db.diff("expected", "dropped")
     verdict = found.verdict
     assert f'<p class="verdict">{verdict}.</p>' in page
-    assert "was recorded on CPUs" in found.remark and f"<p>{found.remark}.</p>" in page
+    code = re.sub("`([^`]*)`", r"<code>\1</code>", found.remark)
+    assert "was recorded on CPUs" in found.remark and f"<p>{code}.</p>" in page
     assert f"{found.remark}." in unescape(served.get(f"/runs/{run}/report").text)
     assert verdict.startswith("224 of 228 planned ops are in the run") and " times the expected " in verdict
     terms = rows_of(page, "Where the time of a step goes")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagedb.api import Stagedb, run_views
+from stagedb.serve import run_pages
 from stagedb.store import Store
 from tests.ir.tiny import card
 from tests.runs.execution_traces import linear_step
@@ -38,6 +39,8 @@ def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: 
     assert section(page, "Ranks that the others wait for") == [("1", "mesh_tp", "all_reduce", "1", "0.004", "3.1")]
     assert section(page, "Communication that nothing hides")[0][:2] == ("mesh_tp", "all_reduce")
     assert "stagedb query late-ranks --run" in page
+    titles = [each for each in run_pages.TABLES.values() if f"<h2>{each}" in page]
+    assert "Time by module" in titles and all(any(section(page, each)) for each in titles)
     assert served.get(f"/show/{run.id[:8]}").status == 303
     answer = served.get(f"/queries/late_ranks?ask=1&run={run.id[:12]}").text
     assert "4,000" in answer or "4000" in answer
@@ -55,6 +58,7 @@ def test_a_query_about_profiles_is_asked_about_the_run_of_its_address(
     run = Stagedb(store).import_run(step(0, 1).write(tmp_path), name="seen")
     page = unescape(served.get(f"/queries/hotspots?run={run.id}").text)
     assert "of the newest" not in page and f'name="run" value="{run.id}"' in page
+    assert 'name="profile"' not in page
     found = served.get(f"/queries/hotspots?run={run.id}&format=json").text
     rows = [dict(zip(each, each.values(), strict=True)) for each in Stagedb(store).query("hotspots", run=run.id)]
     assert json.loads(found) == rows != []

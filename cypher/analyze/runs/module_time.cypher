@@ -8,6 +8,7 @@
 // column ops: integer — ops that it launched, on all lanes
 // column time: integer [ns] — of a rank in the mean
 // column share: float [ratio] — share of the run
+// keep: module, phase, time, share, ops
 MATCH (r:Run {id: $run})-[:HAS_LANE]->(l:RunLane)-[:HAS_OP_TIME]->(o:RunOp)
 WHERE o.type = 'compute' OR o.type = 'copy'
 WITH r.step AS step, r.world AS world, o.module AS module, o.phase AS phase, count(o) AS ops,
