@@ -31,8 +31,8 @@ class BestPlan:
 class Brief:
     """A thing of a store in short.
 
-    kind: in the plural. name: None without one. about: what it is, in a few words. step: ns of a profile or search.
-    tokens: a second and accelerator. made_by: the user. created: UTC.
+    kind: in the plural. name: None without one. about: what it is, in a few words. step: ns of a profile, a search or a
+    run, or of an instance's newest profile. tokens: a second and accelerator. made_by: the user. created: UTC.
     """
 
     kind: str
@@ -118,8 +118,7 @@ def _plan(kind: str, each: ListedPlan) -> Brief:
     degrees = " ".join(f"{word} {each.words[word]}" for word in plan_lists.DEGREES if each.words[word] != 1)
     place = f" on {each.system}" if kind == "profiles" else ""
     about = f"{each.model}{place}, {each.ranks:,} ranks{f', {degrees}' if degrees else ''}"
-    figures = (each.step, each.tokens) if kind == "profiles" else (None, None)
-    return Brief(kind, each.id, each.name, about, *figures, each.made_by, each.created)
+    return Brief(kind, each.id, each.name, about, each.step, each.tokens, each.made_by, each.created)
 
 
 def _other(kind: str, row: Mapping[str, Any]) -> Brief:

@@ -114,7 +114,8 @@ def _table(db: Stagedb, run: str, query: str, title: str) -> Table:
     answer = db.query(query, run=run, most=MOST)
     # A column of figures that were not recorded is null, or 0, in every row.
     recorded = [any(row[place] for row in answer.rows) for place in range(len(answer.columns))]
-    places = [place for place, name in enumerate(answer.columns) if name in answer.keep and recorded[place]]
+    every = [answer.columns.index(name) for name in answer.keep]  # the most important first, which a phone shows
+    places = [place for place in every if recorded[place]]
     kept = [answer.columns[place] for place in places]
     heads = [_head(name, answer.units.get(name)) for name in kept]
     rows = [[_shown(row[place], answer.units.get(answer.columns[place])) for place in places] for row in answer.rows]

@@ -36,7 +36,7 @@ def test_a_run_is_listed_and_has_a_page(store: Store, served: Served, tmp_path: 
     assert page.count("<dt>Computing</dt>") == 1 and 'aria-current="page">Runs' in page
     assert run_views.run_report_parts(store, run).html in page
     assert not re.search(r"<iframe|<style|\sstyle=|\son\w+=|<script>", page)
-    assert section(page, "Ranks that the others wait for") == [("1", "mesh_tp", "all_reduce", "1", "0.004", "3.1")]
+    assert section(page, "Ranks that the others wait for") == [("1", "mesh_tp", "all_reduce", "0.004", "3.1", "1")]
     assert section(page, "Communication that nothing hides")[0][:2] == ("mesh_tp", "all_reduce")
     assert "stagedb query late-ranks --run" in page
     titles = [each for each in run_pages.TABLES.values() if f"<h2>{each}" in page]
