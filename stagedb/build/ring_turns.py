@@ -16,6 +16,7 @@ another order, with equal numbers of tokens.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from stagedb.collectives import ALL_GATHER
 from stagedb.expressions import number, symbol
@@ -41,7 +42,13 @@ from stagedb.ir.operators import (
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Loop, Operation, Tensor
 
-KEYS = ("batch", "seq", "kv_heads", "two", "head_dim")
+KEY_AND_VALUE = "key_and_value"
+"""The axis of a key and its value next to each other, where they have sizes of their own."""
+
+
+def _packed(k: Tensor, v: Tensor) -> tuple[str, ...]:
+    """The axes of keys and values in one message."""
+    return (*k.axes[:3], KEY_AND_VALUE) if k.axes[-1] != v.axes[-1] else (*k.axes[:3], "two", k.axes[-1])
 
 
 def spell_out(operations: Iterable[Operation], layouts: dict[str, Layout]) -> tuple[Operation, ...]:
@@ -87,7 +94,12 @@ class _Ring:
         self.op, self.layouts = op, layouts
         self.passing, self.axis, self.balanced = kind.passing, kind.axis, kind.balanced
         self.gathered = kind.passing == "gathered"
-        self.softcap, self.scale = kind.softcap, kind.scale
+        self.softcap, self.scale, self.value = kind.softcap, kind.scale, kind.value
+
+    def words(self, k: Tensor) -> dict[str, Any]:
+        """How a turn scores keys, and their axes."""
+        own = {"value": self.value, "head": k.axes[-1], "kv_heads": k.axes[2]}
+        return {"softcap": self.softcap, "scale": self.scale, **own}
 
     def tensor(self, word: str, axes: tuple[str, ...], dtype: str, like: Tensor) -> Tensor:
         """A new tensor with the layout of another one."""
@@ -119,14 +131,15 @@ class _Ring:
 
     def keys(self, k: Tensor, v: Tensor) -> tuple[list[Operation], list[Operation], list[Tensor]]:
         """Operations that pack keys and values, operations that each turn sends, and the tensors that a turn reads."""
-        packed = self.tensor("keys", KEYS, k.dtype, k)
-        before = [self.emit("pack", PackKeys(), (k, v), (packed,))]
+        axes = _packed(k, v)
+        packed = self.tensor("keys", axes, k.dtype, k)
+        before = [self.emit("pack", PackKeys(bool(self.value)), (k, v), (packed,))]
         if self.gathered:
-            whole = self.tensor(f"keys.{ALL_GATHER.name}", KEYS, k.dtype, k)
+            whole = self.tensor(f"keys.{ALL_GATHER.name}", axes, k.dtype, k)
             self.layouts[whole.name] = self.layouts[k.name].with_(self.axis, None)
-            gather = Redistribution(ALL_GATHER.name, self.axis, source="seq")
+            gather = Redistribution(ALL_GATHER.name, self.axis, source=k.axes[1])
             return [*before, self.emit(gather.move, gather, (packed,), (whole,))], [], [whole]
-        came = self.tensor("keys.came", KEYS, k.dtype, k)
+        came = self.tensor("keys.came", axes, k.dtype, k)
         move = Exchange(self.axis) if self.passing == "sent" else Rotate(self.axis, last=False)
         return before, [self.emit("exchange", move, (packed, came), (came,), (came,))], [packed, came]
 
@@ -137,7 +150,7 @@ class _Ring:
         sent = self.passing == "sent"
         merged = context if sent else self.tensor("merged", context.axes, "fp32", context)
         inputs, carried = (q, *held, merged, lse), (*held[1:], merged, lse)
-        step = RingStep(self.gathered, self.axis, self.balanced, softcap=self.softcap, scale=self.scale)
+        step = RingStep(self.gathered, self.axis, self.balanced, **self.words(k))
         turn.append(self.emit("turn", step, inputs, (merged, lse, state), carried))
         if sent:
             return [*before, *turn]
@@ -152,34 +165,32 @@ class _Ring:
         state = self.state(context)
         before, turn, held = self.keys(k, v)
         of_q = self.tensor("queries", dq.axes, "fp32", dq)
-        of_keys, came = (self.tensor(word, KEYS, "fp32", dk) for word in ("gradients", "gradients.came"))
+        axes = _packed(k, v)
+        of_keys, came = (self.tensor(word, axes, "fp32", dk) for word in ("gradients", "gradients.came"))
         # Where some turns compute nothing, received keys are still passed on.
-        own = of_keys if self.balanced else self.tensor("gradients.own", KEYS, "fp32", dk)
+        own = of_keys if self.balanced else self.tensor("gradients.own", axes, "fp32", dk)
         adds = (came,) if self.balanced else ()
         inputs = (dy, q, *held, context, lse, state, of_q, *adds)
-        step = RingStepGradient(
-            self.gathered, self.axis, self.balanced, adds=self.balanced, softcap=self.softcap, scale=self.scale
-        )
+        step = RingStepGradient(self.gathered, self.axis, self.balanced, adds=self.balanced, **self.words(k))
         turn.append(self.emit("turn", step, inputs, (of_q, own), (*held[1:], of_q, *adds)))
         if not self.balanced:
             turn.append(self.emit("add", AddReceived(), (own, came), (of_keys,), (came,)))
         turn.append(self.emit("return", Rotate(self.axis, last=True), (of_keys,), (came,), ()))
-        return [*before, *turn, self.emit("results", UnpackGradients(), (of_q, came), (dq, dk, dv))]
+        return [*before, *turn, self.emit("results", UnpackGradients(self.value), (of_q, came), (dq, dk, dv))]
 
     def sent_back(self) -> list[Operation]:
         """The backward of a ring of sends: the other way around, from the keys that came last."""
-        (dy, q, _, _, context, lse), (dq, dk, dv) = self.op.inputs, self.op.outputs
-        kept = Tensor(f"{context.name}.keys.came", KEYS, dk.dtype, context.role)
-        came = self.tensor("keys.came", KEYS, dk.dtype, dk)
-        own, with_keys, sums = (self.tensor(f"gradients{word}", KEYS, dk.dtype, dk) for word in (".own", ".came", ""))
-        step = RingStepGradient(
-            False, self.axis, self.balanced, back=True, adds=False, softcap=self.softcap, scale=self.scale
-        )
+        (dy, q, k, v, context, lse), (dq, dk, dv) = self.op.inputs, self.op.outputs
+        axes = _packed(k, v)
+        kept = Tensor(f"{context.name}.keys.came", axes, dk.dtype, context.role)
+        came = self.tensor("keys.came", axes, dk.dtype, dk)
+        own, with_keys, sums = (self.tensor(f"gradients{word}", axes, dk.dtype, dk) for word in (".own", ".came", ""))
+        step = RingStepGradient(False, self.axis, self.balanced, back=True, adds=False, **self.words(k))
         inputs = (dy, q, kept, came, context, lse, self.state(context), dq)
         exchange = Exchange(self.axis, back=True)
         return [
             self.emit("exchange", exchange, (kept, came, sums), (came, with_keys), (came, sums)),
             self.emit("turn", step, inputs, (dq, own), (came, dq)),
             self.emit("add", AddReceived(), (own, with_keys), (sums,), ()),
-            self.emit("unpack", UnpackKeys(), (sums,), (dk, dv)),
+            self.emit("unpack", UnpackKeys(self.value), (sums,), (dk, dv)),
         ]

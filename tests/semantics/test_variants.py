@@ -8,11 +8,15 @@ import pytest
 
 from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.expressions import evaluate
 from stagedb.ir.operators import Array, IndexLossGradient, RankPlace
+from stagedb.ir.symbolic_graph import MessageEnd
 from stagedb.plans import GraphOptions
+from tests.ir.environments import BATCH, SEQ, environment
 from tests.semantics.running import example, pipeline
 from tests.semantics.test_experts import assert_same
 from tests.semantics.variants import VARIANTS, variant
+from tests.symbolic_rows import flops
 
 STYLES = {
     "torch": GraphOptions(),
@@ -89,7 +93,7 @@ def test_partitioned_layers_compute_the_same(name: str, words: str) -> None:
     assert_same(some.run_pipelined(pipeline(graph, "1f1b", (1, 1), 2), **degrees), whole.run_whole())
 
 
-@pytest.mark.parametrize("name", ["window", "chunk", "sinks", "latent", "ALiBi"])
+@pytest.mark.parametrize("name", ["window", "chunk", "sinks", "indexer", "ALiBi"])
 def test_rings_refuse_scores_that_they_do_not_compute(name: str) -> None:
     with pytest.raises(UsageError, match="take --cp-kind ulysses"):
         build_graph(variant(name), GraphOptions(cp_kind="ring-alltoall"))
@@ -115,3 +119,34 @@ def test_ranks_that_share_a_sequence_cap_scores_as_one_does(name: str, words: st
     whole = dataclasses.replace(whole, weights={key: 3 * weight for key, weight in whole.weights.items()})
     some = dataclasses.replace(whole, graph=build_graph(model, GraphOptions(**options)))
     assert_same(some.run(**degrees), whole.run())
+
+
+@pytest.mark.parametrize("words", RINGS)
+@pytest.mark.parametrize("name", ["latent", "latent queries"])
+def test_ranks_that_share_a_sequence_have_keys_made_from_latents(name: str, words: str) -> None:
+    """Keys and values have sizes of their own, in one message."""
+    options, degrees = RINGS[words]
+    model = variant(name)
+    whole = example(build_graph(model, GraphOptions(recipe=options.get("recipe", "torch"))))
+    some = dataclasses.replace(whole, graph=build_graph(model, GraphOptions(**options)))
+    assert_same(some.run(**degrees), whole.run())
+
+
+def test_a_ring_of_latent_attention_sends_a_key_and_a_value_of_each_head() -> None:
+    """FLOPs of all ranks and turns are those of the pairs of balanced chunks: `(cp + 1) / (2·cp)` of all."""
+    cp = 4
+    graph = build_graph(variant("latent", 1), GraphOptions(recipe="megatron", cp_kind="ring-p2p"))
+    env = environment(graph, cp=cp)
+    ops = {op.name: op for op in graph.ops}
+    sent = ops["layer.attn.core.exchange.send"].work
+    assert isinstance(sent, MessageEnd)
+    assert evaluate(sent.comm_bytes, env) == BATCH * (SEQ // cp) * env["A"] * (4 + 2 + 5) * env["e_act"]
+    whole = BATCH * env["A"] * SEQ**2
+    for name, size in (("turn", 6 + 5), ("input_gradient.turn", 3 * 6 + 2 * 5)):
+        each = [
+            evaluate(flops(ops[f"layer.attn.core.{name}"]), {**env, "step": step, "cp_rank": rank})
+            for step in range(1, cp + 1)
+            for rank in range(1, cp + 1)
+        ]
+        # A rank's own turn has all pairs of its two chunks, those above the diagonal included.
+        assert sum(each) == 2 * size * whole * (2 * cp**2 + 2 * cp) // (4 * cp**2)

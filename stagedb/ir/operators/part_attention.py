@@ -42,18 +42,25 @@ class PartAttention(Attention):
     def dims(self, size: Size) -> tuple[Expression, ...]:
         parts = _parts(self.balanced)
         keys = (self.chunk() + 1) * size("kseq") / (parts * symbol("cp"))
-        return (
-            size("batch"), size("heads"), size("kv_heads"), size("seq") / parts, keys, size("head_dim")
-        )  # fmt: skip
+        queries = (size("batch"), size("heads"), size(self.kv_heads), size("seq") / parts)
+        values = () if self.value == self.head else (size(self.value),)
+        return (*queries, keys, size(self.head), *values)
 
     def _pairs(self, size: Size) -> Expression:
-        batch, heads, _, queries, keys, _ = self.dims(size)
+        batch, heads, _, queries, keys, *_ = self.dims(size)
         return batch * heads * queries * keys
 
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        operator = PartAttentionGradient(balanced=self.balanced, softcap=self.softcap, scale=self.scale)
+        operator = PartAttentionGradient(
+            balanced=self.balanced,
+            softcap=self.softcap,
+            scale=self.scale,
+            head=self.head,
+            kv_heads=self.kv_heads,
+            value=self.value,
+        )
         yield from fused_gradient(tracer, op, operator, grads, op.inputs)
 
     def rows(self, place: RankPlace, length: int) -> slice:
@@ -108,7 +115,7 @@ class PartAttentionGradient(PartAttention):
     backward: ClassVar[bool] = True
 
     def flops(self, size: Size) -> Expression:
-        return 10 * self._pairs(size) * size(self.head)
+        return 2 * self._pairs(size) * (3 * size(self.head) + 2 * size(self.value))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         do, q, k, v, o, lse, *so_far = inputs

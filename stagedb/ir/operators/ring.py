@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from stagedb.expressions import Expression, largest, number, smallest, symbol
-from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient
+from stagedb.ir.operators._base import QUERIES, Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
 from stagedb.ir.operators.heads import fold_heads, repeat_heads
 from stagedb.ir.operators.scored_pairs import ScoredPairs, scaled_products
 from stagedb.ir.tags import Tag
@@ -36,7 +36,8 @@ class RingAttention(Operator):
     """Context and log-sum-exp of each row from q, k, v.
 
     axis: the mesh axis of the ring. balanced: how the sequence is dealt. softcap, scale: those of `ScoredPairs`, which
-    do not need all keys of a row, as its sum of exponentials does.
+    do not need all keys of a row, as its sum of exponentials does. value: the axis of values; empty: they have the
+    axes of keys.
     """
 
     passing: Passing
@@ -44,14 +45,21 @@ class RingAttention(Operator):
     balanced: bool = True
     softcap: float = 0.0
     scale: float = 0.0
+    value: str = ""
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        # Each rank has the keys of its own queries, which other ranks get turn by turn.
+        return tuple(over(QUERIES, t.axes) for t in inputs), tuple(over(QUERIES, t.axes) for t in outputs)
+
     def gradient(
         self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
     ) -> Iterator[tuple[int, "Tensor"]]:
-        operator = RingAttentionGradient(self.passing, self.axis, self.balanced, self.softcap, self.scale)
+        operator = RingAttentionGradient(self.passing, self.axis, self.balanced, self.softcap, self.scale, self.value)
         yield from fused_gradient(tracer, op, operator, grads, op.inputs)
 
 
@@ -64,35 +72,55 @@ class RingAttentionGradient(Operator):
     balanced: bool = True
     softcap: float = 0.0
     scale: float = 0.0
+    value: str = ""
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
 
+    def labels(
+        self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
+    ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
+        return tuple(over(QUERIES, t.axes) for t in inputs), tuple(over(QUERIES, t.axes) for t in outputs)
+
 
 @dataclass(frozen=True)
 class PackKeys(Operator):
-    """Keys and values in one message: axes (batch, seq, kv_heads, two, head_dim)."""
+    """Keys and values in one message: axes (batch, seq, kv_heads, two, head_dim).
+
+    joined: they have sizes of their own, and one axis for both: (batch, seq, heads, key_and_value).
+    """
+
+    joined: bool = False
 
     kind: ClassVar[str] = "copy"
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return [np.stack(inputs, axis=3)]
+        return [np.concatenate(inputs, axis=-1) if self.joined else np.stack(inputs, axis=3)]
+
+
+def _apart(both: Array, value: int) -> tuple[Array, Array]:
+    """Keys and values of a message. value: the size of a value, where keys have another; 0: they have an axis."""
+    return (both[..., :-value], both[..., -value:]) if value else (both[:, :, :, 0], both[:, :, :, 1])
 
 
 @dataclass(frozen=True)
 class UnpackGradients(Operator):
-    """dq, dk, dv in the activations' format from the sums of all turns."""
+    """dq, dk, dv in the activations' format from the sums of all turns. value: as in `RingAttention`."""
+
+    value: str = ""
 
     kind: ClassVar[str] = "cast"
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         dq, dkv = inputs
-        return [dq, dkv[:, :, :, 0], dkv[:, :, :, 1]]
+        return [dq, *_apart(dkv, place.sizes[self.value] if self.value else 0)]
 
 
 @dataclass(frozen=True)
 class UnpackKeys(Operator):
-    """dk and dv as views of one tensor: no kernel runs."""
+    """dk and dv as views of one tensor: no kernel runs. value: as in `RingAttention`."""
+
+    value: str = ""
 
     kind: ClassVar[str] = "copy"
 
@@ -101,7 +129,7 @@ class UnpackKeys(Operator):
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         (dkv,) = inputs
-        return [dkv[:, :, :, 0], dkv[:, :, :, 1]]
+        return [*_apart(dkv, place.sizes[self.value] if self.value else 0)]
 
 
 @dataclass(frozen=True)
@@ -123,7 +151,8 @@ class RingStep(Operator):
     """One turn: attention of this rank's queries to one rank's keys, merged into the result of the turns before.
 
     Operands: q, the packed keys of all ranks (gathered) or of the first turn, then (unless gathered) the received keys,
-    context and log-sum-exp so far. back: the turns go from the last rank's keys to the rank's own.
+    context and log-sum-exp so far. back: the turns go from the last rank's keys to the rank's own. value: as in
+    `RingAttention`; head, kv_heads: the axes of the other sizes.
     """
 
     gathered: bool
@@ -132,6 +161,9 @@ class RingStep(Operator):
     back: bool = False
     softcap: float = 0.0
     scale: float = 0.0
+    value: str = ""
+    head: str = "head_dim"
+    kv_heads: str = "kv_heads"
 
     kind: ClassVar[str] = "attention"
     tags: ClassVar[frozenset[Tag]] = frozenset({Tag.SAVED})
@@ -156,11 +188,16 @@ class RingStep(Operator):
             earlier = smallest(largest(self.rank() - self.turn() + 1, 0), 1)  # or its own
             own = 1 - smallest(self.turn(), 1)
             queries, keys = size("seq") / 2 * (1 + earlier), size("seq") / 2 * (1 + largest(1 - earlier, own))
-        return size("batch"), size("heads"), size("kv_heads"), queries, keys, size("head_dim")
+        values = (size(self.value),) if self.value else ()
+        return size("batch"), size("heads"), size(self.kv_heads), queries, keys, size(self.head), *values
 
     def flops(self, size: Size) -> Expression:
-        batch, heads, _, queries, keys, head_dim = self.dims(size)
-        return 2 * self.matmuls * batch * heads * queries * keys * head_dim
+        batch, heads, _, queries, keys, head_dim, *value = self.dims(size)
+        pairs = 2 * batch * heads * queries * keys
+        if not value:
+            return pairs * self.matmuls * head_dim
+        # Two of the five matmuls of a backward are over values, and so is one of the two of a forward.
+        return pairs * ((self.matmuls + 1) // 2 * head_dim + self.matmuls // 2 * value[0])
 
     def apart(self, place: RankPlace) -> int:
         """How many ranks back the keys of this turn come from."""
@@ -185,7 +222,7 @@ class RingStep(Operator):
             ranks = first.shape[1] // length
             at = (place.member[self.axis] - self.apart(place)) % ranks * length
             held = first[:, at : at + length]
-        return held[:, :, :, 0], held[:, :, :, 1]
+        return _apart(held, place.sizes[self.value] if self.value else 0)
 
     @property
     def rules(self) -> ScoredPairs:
@@ -250,10 +287,12 @@ class RingStepGradient(RingStep):
         ds = p * (dp - np.einsum("bqhd,bqhd->bhq", do, o)[..., None])
         ds = ds * self.rules.slope(products) * self.rules.factor(q.shape[-1])
         dq = dq_sum.copy() if dq_sum.size else np.zeros_like(whole)
-        dkv = dkv_came.copy() if dkv_came.size else np.zeros_like(np.stack([whole[:, :, :kv_heads]] * 2, axis=3))
+        size = (k.shape[-1] + v.shape[-1],) if self.value else (2, k.shape[-1])
+        dkv = dkv_came.copy() if dkv_came.size else np.zeros((*whole.shape[:2], kv_heads, *size), whole.dtype)
+        dk, dv = _apart(dkv, place.sizes[self.value] if self.value else 0)  # views
         dq[:, rows] += np.einsum("bhqk,bkhd->bqhd", ds, repeat_heads(k, heads))
-        dkv[:, columns, :, 0] += fold_heads(np.einsum("bhqk,bqhd->bkhd", ds, q), kv_heads)
-        dkv[:, columns, :, 1] += fold_heads(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)
+        dk[:, columns] += fold_heads(np.einsum("bhqk,bqhd->bkhd", ds, q), kv_heads)
+        dv[:, columns] += fold_heads(np.einsum("bhqk,bqhd->bkhd", p, do), kv_heads)
         return [dq, dkv]
 
 

@@ -139,8 +139,13 @@ def _fused_core(
     t.enter("attention_core", Tag.ATTENTION_CORE)
     rules = rules_of(card, values)
     if style.core is not None:
-        _check_shared(card, rules, heads)
-        return _shared_core(t, replace(style.core, softcap=rules["softcap"], scale=rules["scale"]), qkv)
+        _check_shared(card, rules, heads, style.core, chosen)
+        core = replace(style.core, softcap=rules["softcap"], scale=rules["scale"])
+        if not isinstance(core, ops.RingAttention):
+            core = replace(core, **heads.words)
+        elif heads.value != heads.head:
+            core = replace(core, value=heads.value)
+        return _shared_core(t, core, qkv, heads)
     rescales = style.sinks == "rescaled"
     rules["sinks"] = bool(sinks) and not rescales
     qkv = (*qkv, *(() if rescales else sinks), *chosen)
@@ -183,12 +188,22 @@ _REACH = {
 }
 
 
-def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes) -> None:
+def _check_shared(
+    card: Architecture,
+    rules: Mapping[str, Any],
+    heads: HeadAxes,
+    core: "ops.RingAttention | ops.PartAttention",
+    chosen: "tuple[Tensor, ...]",
+) -> None:
     """Raise UsageError for scores that the kernels of rings and calls by part do not compute."""
-    if heads != USUAL_HEADS:
-        kind = "values with a size of their own" if heads.kv_heads == "kv_heads" else "latent attention"
+    if chosen:
         raise UsageError(
-            f"{card.name} has {kind}, and rings and calls by part send keys and values of one size: take "
+            f"{card.name} has an indexer, which chooses keys of the whole sequence, and rings and calls by part have "
+            f"those of one rank at a time: take {Word('cp_kind', 'ulysses')}"
+        )
+    if heads.kv_heads == "kv_heads" and heads != USUAL_HEADS and isinstance(core, ops.RingAttention):
+        raise UsageError(
+            f"{card.name} has values with a size of their own, and rings send keys and values of one size: take "
             f"{Word('cp_kind', 'ulysses')}"
         )
     for word, about in _REACH.items():
@@ -199,13 +214,15 @@ def _check_shared(card: Architecture, rules: Mapping[str, Any], heads: HeadAxes)
             )
 
 
-def _shared_core(t: "Tracer", core: "ops.RingAttention | ops.PartAttention", qkv: "tuple[Tensor, ...]") -> "Tensor":
+def _shared_core(
+    t: "Tracer", core: "ops.RingAttention | ops.PartAttention", qkv: "tuple[Tensor, ...]", heads: HeadAxes
+) -> "Tensor":
     """Keys and values of other ranks in turn, or gathered. PyTorch puts the result of its balanced ring in order."""
-    context, lse = t.activation("attn.core", QUERY), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    context, lse = t.activation("attn.core", heads.context), t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
     t.emit("attn.core", core, qkv, context, lse)
     if not isinstance(core, ops.RingAttention) or core.passing == "sent" or not core.balanced:
         return context
-    ordered = t.activation("attn.contiguous", QUERY)
+    ordered = t.activation("attn.contiguous", heads.context)
     t.emit("attn.contiguous", ops.Contiguous(), (context,), ordered)
     return ordered
 

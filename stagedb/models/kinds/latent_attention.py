@@ -236,6 +236,7 @@ LATENT_ATTENTION = LayerPart(
         "kv_a": "RK + DR",
         "kv_b": "DN + DV",
         "qk_dim": "DN + DR",
+        "key_and_value": "DN + DR + DV",
         "nope_dim": "DN",
         "rope_dim": "DR",
         "value_dim": "DV",
