@@ -179,7 +179,7 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
 
 def check_whole_groups(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError if ranks of Ulysses cannot share what a scan divides into equally.
+    """Raise UsageError if ranks of cp do not exchange a scan's heads, or cannot share them equally.
 
     sizes: the model's symbols, such as SG for the groups of heads of a scan.
     """
@@ -188,13 +188,22 @@ def check_whole_groups(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     def fits(cp: int) -> bool:
         return all(number % (plan.tp * cp) == 0 for number in numbers.values())
 
-    if plan.options.cp_kind == "ulysses" and not fits(plan.cp):
+    kind = plan.options.cp_kind
+    exchange = Way({"cp_kind": "ulysses", "cp_chunks": "none", "ulysses": 1}, str(Word("cp_kind", "ulysses")))
+    alone = Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none", "ulysses": 1}, str(Word("cp", 1)))
+    if numbers and kind not in ("none", "ulysses"):
+        raise Misfit(
+            f"{kind} with {SCANNED[next(iter(numbers))]}, which pass values from token to token, so that ranks of cp "
+            "exchange parts of the sequence for some of them",
+            ways=[exchange, alone],
+        )
+    if kind == "ulysses" and not fits(plan.cp):
         symbol, number = next(each for each in numbers.items() if each[1] % (plan.tp * plan.cp))
         raise Misfit(
             f"ulysses spreads the {number} {SCANNED[symbol]} over tp {plan.tp} x cp {plan.cp} = {plan.tp * plan.cp}, "
             "which does not divide them",
             nearest("cp", plan.cp, number // plan.tp, fits, least=2),
-            [Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none"}, str(Word("cp", 1)))],
+            [alone],
         )
 
 

@@ -219,8 +219,8 @@ class Plan(PlanFields):
         if broken is not None:
             near = nearest("tp", self.tp, sizes["A"], lambda tp: all(fits(tp) for _, fits in rules))
             raise Misfit(f"tp {self.tp} {broken}", near, lead="the nearest for this model is")
-        check_heads(self, sizes)
         check_whole_groups(self, sizes)
+        check_heads(self, sizes)
         check_turns(self, sizes)
         check_rank(self, sizes)
         check_gathered(self, sizes)

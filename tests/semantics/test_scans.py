@@ -478,6 +478,8 @@ def test_ranks_of_tp_and_a_context_have_whole_groups() -> None:
     assert plan_for({**words, "tp": 2, "cp": 2}, sizes).cp == 2
     with pytest.raises(UsageError, match=r"the 4 groups of heads of the scan"):
         plan_for({**words, "tp": 2, "cp": 4}, sizes)
+    with pytest.raises(UsageError, match=r"allgather-kv with groups of heads of the scan, .*: take --cp-kind ulysses"):
+        plan_for({**words, "cp": 2, "cp_kind": "allgather-kv"}, sizes)
 
 
 def test_a_tp_that_does_not_divide_groups_is_refused() -> None:

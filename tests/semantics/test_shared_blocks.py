@@ -135,7 +135,7 @@ def test_flops_of_a_shared_block() -> None:
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "pp": ({"pp": 2}, "4 layers read more than the stream.*one stage.*pp 1"),
-    "cp": ({"cp": 2, "cp_kind": "allgather-kv"}, "which passes its state from token to token: take .*cp-kind ulysses"),
+    "cp": ({"cp": 2, "cp_kind": "allgather-kv"}, "which pass values from token to token.*: take .*cp-kind ulysses"),
     "lora": ({"lora": ("attn.wq",)}, "layers with shared blocks, which stagedb trains with all others: leave .*lora"),
     "frozen": (
         {"frozen": ("embedding",)},
