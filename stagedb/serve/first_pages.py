@@ -4,6 +4,7 @@ A store plans a query when it is first asked, which takes a Neo4j server tenths 
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Message
 
-from stagedb.api import Stagedb, overview
+from stagedb.api import Stagedb, lookup, overview
 from stagedb.serve.shared_store import SharedStore
 
 LISTS = ("/", "/list/instances", "/list/profiles", "/cypher", "/lookup?text=stagedb")
@@ -19,8 +20,6 @@ OTHERS = ("/find", "/queries", "/log", "/list/graphs", "/list/searches", "/list/
 """Pages that are made last."""
 AWAY = 503
 """The status of a page whose store does not answer."""
-NEWEST = 50
-"""Things of which the newest of each kind is a page to make."""
 
 
 async def make_first_pages(app: Starlette) -> None:
@@ -39,11 +38,17 @@ async def make_first_pages(app: Starlette) -> None:
 
 
 def _newest(db: Stagedb) -> Sequence[str]:
-    """The addresses of the newest thing of each kind, of the memory of an instance, and of the plans of a model."""
-    found = overview.overview(db.store, NEWEST)
+    """The addresses of the newest thing of each kind, of the memory of an instance, and of the plans of a model.
+
+    The instance is that of the newest profile, whose pages ask for more than those of one without profiles.
+    """
+    found = overview.overview(db.store, sys.maxsize)  # the newest thing of a kind may be older than all of another
     newest: dict[str, str] = {}
     for each in found.newest:
         newest.setdefault(each.kind, each.id)
+    profile = lookup.find_profile(db.store, newest["profiles"]) if "profiles" in newest else None
+    if profile is not None:
+        newest["instances"] = profile.instance
     addresses = [f"/{kind}/{id_}" for kind, id_ in newest.items()]
     if "instances" in newest:
         addresses.append(f"/instances/{newest['instances']}/memory")

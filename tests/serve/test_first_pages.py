@@ -16,6 +16,7 @@ from stagedb.store import Store
 from tests.ir.tiny import card
 from tests.serve.served import KeptOpen
 from tests.store.made_up_searches import made_up_search
+from tests.store.many import copies
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def test_the_lists_and_the_newest_of_each_kind_are_made(embedded_store: Store, a
     made_up_search(embedded_store)
     instance = db.instantiate(card("llama"), tp=2, dp=2)
     profile = db.profile(instance.id, system="h100")
+    db.instantiate(card("llama"), tp=2, dp=4)  # newer, and without a profile
     make(lambda: KeptOpen(embedded_store))
     assert {status for _, status in asked} == {200}
     found = [address.partition("?")[0] for address, _ in asked]
@@ -69,3 +71,12 @@ def test_it_ends_where_the_store_is_away(asked: list[tuple[str, int]], caplog: p
     make(opened)
     assert asked == [(LISTS[0], 503)]
     assert "the store is away: no store there" in caplog.text
+
+
+def test_each_kind_has_its_page_however_many_are_newer(embedded_store: Store, asked: list[tuple[str, int]]) -> None:
+    db = Stagedb(embedded_store)
+    instance = db.profile(model=card("llama"), tp=2).instance
+    copies(embedded_store, instance.id, 60)  # their profiles are newer than every instance
+    make(lambda: KeptOpen(embedded_store))
+    kinds = {address.split("/")[1] for address, _ in asked if address.count("/") == 2}
+    assert {"instances", "profiles"} <= kinds
