@@ -98,7 +98,8 @@ def _each(row: Mapping[str, Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench hybrids", description=(__doc__ or "").split("\n\n")[0])
+    about = (__doc__ or "").split("\n\n")[0]
+    parser = argparse.ArgumentParser(prog="scripts/bench hybrids", description=about)
     parser.add_argument("--runs", type=int, default=3, help="runs of each model (default 3)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="directory for bench-hybrids.json (docs)")
     arguments = parser.parse_args()
@@ -110,8 +111,8 @@ def main() -> None:
     print(table(result))
 
 
-ABOUT = """Seconds are of whole commands from an empty store. `memory` and `profile` compute without it. `export` builds the
-graph, instantiates it in the store and writes a trace for each rank.
+ABOUT = """Seconds are of whole commands from an empty store. `memory` and `profile` compute without it.
+`export` builds the graph, instantiates it in the store and writes a trace for each rank.
 """
 
 
