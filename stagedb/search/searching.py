@@ -252,6 +252,8 @@ class _Search:
             for value, branch in world.unopened:
                 fate = Fate.SLOWER if value > world.limit else Fate.UNTRIED
                 self.settled.append(self.places[branch.place].set_of(branch, fate))
+        ended = sum(each.plans for each in self.settled if each.fate is not Fate.UNTRIED)
+        self.report(Progress(ended, self.size, self.timed, self.best))
         self._explain_best()
         left = [each.step for each in self.settled if each.fate is Fate.UNTRIED]
         found = explained(self.request, self.settled)

@@ -29,7 +29,7 @@ from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResu
 from stagedb.search.bounds import Bounds
 from stagedb.search.conditions import Condition
 from stagedb.search.floors import fastest
-from stagedb.search.searching import places_of, search, spaces_of
+from stagedb.search.searching import Progress, places_of, search, spaces_of
 from stagedb.search.space import GROUPS, Space, Words, groups_of
 from stagedb.systems import System, load_system, system_names
 from stagedb.systems.algorithms import COLLECTIVES
@@ -511,6 +511,15 @@ def test_a_search_over_one_number_of_ranks_keeps_its_id() -> None:
     assert several.ids[0] == several.id != several.ids[-1]
     chosen = dataclasses.replace(asked(LLAMA, 4, ("recompute",)), framework="megatron-core")
     assert chosen.ids[0] == chosen.id not in chosen.ids[1:]
+
+
+def test_the_progress_of_a_search_ends_with_all_its_plans() -> None:
+    """Those that the last limit rules out without opening them, too."""
+    seen: list[Progress] = []
+    found = run(asked(LLAMA, 8, ("zero",)), LLAMA, progress=seen.append)
+    assert found.covered and any(each.fate is Fate.SLOWER for each in found.candidates)
+    assert (seen[0].done, seen[-1].done, seen[-1].of) == (0, found.size, found.size)
+    assert [each.done for each in seen] == sorted(each.done for each in seen)
 
 
 def test_a_condition_leaves_plans_out() -> None:
