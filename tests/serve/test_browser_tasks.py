@@ -260,7 +260,7 @@ def test_see_a_run_against_its_instance(embedded_store: Store, browser: Browser,
         bars = browser.run(
             "[...document.querySelectorAll('.stacked svg')].map((each) => each.getAttribute('aria-label'))"
         )
-        assert bars[0].startswith("expected, 1.084 ms: computing: 961 us, 88.7%; exposed communication over dp: ")
+        assert bars[0].startswith("expected, 1.032 ms: computing: 909 us, 88.1%; exposed communication over dp: ")
         assert bars[1].startswith("seen, 392.5 ms: computing: 240 ms, 61.2%; ")
         assert "missing" in browser.run("[...document.querySelectorAll('tbody td')].map((each) => each.textContent)")
         assert browser.run("document.documentElement.scrollWidth <= innerWidth")
