@@ -48,6 +48,7 @@ from stagedb.models.kinds.attention_experts import ATTENTION_EXPERTS
 from stagedb.models.kinds.experts import dealers
 from stagedb.models.kinds.head_sizes import names_in_stack, own_axes, repeats_heads, rotary_axes, stack_axes
 from stagedb.models.kinds.part import Table
+from stagedb.models.kinds.shared_keys import KEY_BLOCKS
 from stagedb.models.kinds.token_copies import EXCHANGES
 from stagedb.models.multi_token_prediction import recomputed_with
 from stagedb.models.named_facts import in_experts, in_stack
@@ -292,7 +293,8 @@ def _lay_out_blocks(card: Card, options: GraphOptions, layers: Iterable[LayerBlo
         framework.whole_backward,
         joins_shares=framework.joins_shares,
         copies_heads=options.cp_kind == "ulysses" and framework.copies_heads,
-        late=frozenset({"router", *EXCHANGES} if options.routes_whole or options.experts_of_tp else ()),
+        late=dict.fromkeys(("router", *EXCHANGES) if options.routes_whole or options.experts_of_tp else (), "tp")
+        | {KEY_BLOCKS: "cp"},
     )
 
     def weight_first(has_bias: bool) -> bool:

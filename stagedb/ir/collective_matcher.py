@@ -53,7 +53,7 @@ class Matching:
         The linear layer that made what was split has partial gradients then, and so have the sums of them with others.
     copies_heads: the K/V heads that all-to-alls move from parts of the sequence go to all ranks that compute with
         them, as copies where these are more than the heads.
-    late: regions in which results and gradients that are partial over tp are passed on; they are reduced behind them.
+    late: by region, the mesh axis over which partial results and gradients are passed on; they are reduced behind it.
     """
 
     share: bool = True
@@ -61,7 +61,7 @@ class Matching:
     whole_backward: bool = False
     joins_shares: bool = False
     copies_heads: bool = False
-    late: frozenset[str] = frozenset()
+    late: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,20 @@ class _Matcher:
         axes = MESH_AXES if self.choices.share or Tag.EXPERT in op.tags else tuple(m for m in MESH_AXES if m != "tp")
         return tuple(m for m in axes if all(m in self.layouts[t.name].partials() for t in op.inputs))
 
-    def late(self, op: Operation) -> tuple[frozenset[int], frozenset[int]]:
-        """The places of inputs that are partial over tp, and of outputs that are then: in a region that reduces late,
-        or for an operator that passes shares.
+    def late(self, op: Operation) -> tuple[str, frozenset[int], frozenset[int]]:
+        """The mesh axis on which an operation waits with a reduction, the places of inputs that are partial over it,
+        and of outputs that are then: in a region that reduces late, or (over tp) for an operator that passes shares.
 
         A gradient is linear in the gradient that arrives, its first input.
         """
-        read = frozenset(i for i, t in enumerate(op.inputs) if "tp" in self.layouts[t.name].partials())
+        mesh_axis = self.choices.late.get(op.region, "tp")
+        read = frozenset(i for i, t in enumerate(op.inputs) if mesh_axis in self.layouts[t.name].partials())
         linear = op.template.differentiates or op.operator.keeps_shares
         waits = op.region in self.choices.late or op.operator.passes_shares
         if not waits or not linear or isinstance(op.operator, Add):
-            return frozenset(), frozenset()
+            return mesh_axis, frozenset(), frozenset()
         made = range(len(op.outputs)) if 0 in read else op.operator.outputs_of_shares
-        return read, frozenset(made if read else ())
+        return mesh_axis, read, frozenset(made if read else ())
 
     def reads_shares(self, op: Operation) -> bool:
         """Whether a gradient of a linear layer reads shares: it is linear in them, and makes shares."""
@@ -153,12 +154,12 @@ class _Matcher:
         if isinstance(op.operator, Einsum) and not op.template.differentiates:
             self.matmuls.add(op.origin)
         rules, passed, mixed = self.rules[op.region], self.passes(op), self.reads_shares(op)
-        inputs, (late_read, late_made) = [], self.late(op)
+        inputs, (late_axis, late_read, late_made) = [], self.late(op)
         read, made = op.operator.labels(op.inputs, op.outputs)
         for place, (tensor, labels) in enumerate(zip(op.inputs, read, strict=True)):
             want = wanted(tensor.axes, rules, labels)
             if place in late_read:
-                want = want.with_("tp", Partial())
+                want = want.with_(late_axis, Partial())
             for mesh_axis in passed if not mixed or tensor.name in self.shares else ():
                 want = want.with_(mesh_axis, Partial())
             inputs.append(self.redistributed(self.narrowed(tensor, op), want, op))
@@ -177,7 +178,7 @@ class _Matcher:
             for mesh_axis, placement in partial.placements:
                 if layout.on(mesh_axis) is None:
                     layout = layout.with_(mesh_axis, placement)
-            for mesh_axis in (*passed, *(("tp",) if place in late_made else ())):
+            for mesh_axis in (*passed, *((late_axis,) if place in late_made else ())):
                 layout = layout.with_(mesh_axis, Partial())
             self.layouts[output.name] = layout
 

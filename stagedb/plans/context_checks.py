@@ -14,6 +14,7 @@ from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.written_words import RANK_ORDER
 
 RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, f"{Word('cp_kind', 'ring-p2p')} without {Word('ulysses')}")
+ALONE = Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none", "ulysses": 1}, str(Word("cp", 1)))
 MOST_TURNS = 400_000
 """Turns of all ranks of a ring in all layers, beyond which a plan is refused: each takes some 20 KB, and
 each rank of a ring has turns of its own, as its part of the sequence has another mask."""
@@ -31,6 +32,12 @@ SCANNED: Mapping[str, str] = {
     "UB": "blocks of the gated recurrence",
 }
 """What scans are divided into, by the symbol of its number: ranks of tp, and of Ulysses, have whole numbers of it."""
+
+COMPRESSED: Mapping[str, str] = {
+    "HR": "heavily compressed blocks of keys",
+    "SR": "chosen blocks of compressed keys",
+}
+"""Keys that are made of a whole sequence, by the symbol of the tokens of a block."""
 
 
 def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOptions:
@@ -166,6 +173,7 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
     if not fits(degree):
         heads, kv_heads, own = next((each for each in numbers if not suits(*each, degree)), numbers[0])
+        other = ALONE if _of_whole_sequences(sizes) else Way({"cp_kind": "allgather-kv"})
         uneven = copies and not own and shares(heads, degree)
         reason = (
             f"which neither divides nor is a multiple of the {kv_heads}" if uneven else "which does not divide both"
@@ -174,12 +182,18 @@ def check_heads(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             f"{kind} spreads the {heads} attention heads and {kv_heads} key/value heads over tp {plan.tp} x "
             f"{word} {degree} = {plan.tp * degree}, {reason}",
             nearest(word, degree, heads // plan.tp, fits, least=2),
-            [RING if inner else Way({"cp_kind": "allgather-kv"}), *([] if copies or inner else [COPYING])],
+            [RING if inner else other, *([] if copies or inner else [COPYING])],
         )
 
 
+def _of_whole_sequences(sizes: Mapping[str, int]) -> list[str]:
+    """What of a model reads whole sequences, so that ranks of cp have to exchange parts of these for heads."""
+    return [about for symbol, about in {**SCANNED, **COMPRESSED}.items() if symbol in sizes]
+
+
 def check_whole_groups(plan: PlanFields, sizes: Mapping[str, int]) -> None:
-    """Raise UsageError if ranks of cp do not exchange a scan's heads, or cannot share them equally.
+    """Raise UsageError if ranks of cp do not exchange heads where a scan or compressed keys need it, or cannot share
+    a scan's equally.
 
     sizes: the model's symbols, such as SG for the groups of heads of a scan.
     """
@@ -190,12 +204,13 @@ def check_whole_groups(plan: PlanFields, sizes: Mapping[str, int]) -> None:
 
     kind = plan.options.cp_kind
     exchange = Way({"cp_kind": "ulysses", "cp_chunks": "none", "ulysses": 1}, str(Word("cp_kind", "ulysses")))
-    alone = Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none", "ulysses": 1}, str(Word("cp", 1)))
-    if numbers and kind not in ("none", "ulysses"):
+    whole = _of_whole_sequences(sizes)
+    if whole and kind not in ("none", "ulysses"):
+        why = "pass values from token to token" if numbers else "are made of the whole sequence"
         raise Misfit(
-            f"{kind} with {SCANNED[next(iter(numbers))]}, which pass values from token to token, so that ranks of cp "
-            "exchange parts of the sequence for some of them",
-            ways=[exchange, alone],
+            f"{kind} with {whole[0]}, which {why}, so that ranks of cp exchange parts of the sequence for some "
+            f"{'of them' if numbers else 'heads'}",
+            ways=[exchange, ALONE],
         )
     if kind == "ulysses" and not fits(plan.cp):
         symbol, number = next(each for each in numbers.items() if each[1] % (plan.tp * plan.cp))
@@ -203,7 +218,7 @@ def check_whole_groups(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             f"ulysses spreads the {number} {SCANNED[symbol]} over tp {plan.tp} x cp {plan.cp} = {plan.tp * plan.cp}, "
             "which does not divide them",
             nearest("cp", plan.cp, number // plan.tp, fits, least=2),
-            [alone],
+            [ALONE],
         )
 
 

@@ -107,8 +107,6 @@ MESHES: Mapping[str, dict[str, Any]] = {
         for name, mesh in product(STEPS, MESHES)
         # One key/value head that is in one matrix with the queries is on one rank (below).
         if ("ep" not in mesh or ("experts" in str(STEPS[name]) and "dense" not in name)) and name != "GPTBigCode"
-        # Ranks of cp do not divide blocks of keys.
-        if "cp" not in mesh or not name.startswith("DeepseekV4")
     ],
 )
 def test_a_partitioned_step_is_the_whole_one(name: str, mesh: str) -> None:

@@ -13,8 +13,10 @@ from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
 from stagedb.ir.interpreter import run_block
 from stagedb.ir.operators import Array, RankPlace, compressed
+from stagedb.ir.symbolic_graph import Collective
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
+from stagedb.plans.plan import plan_for
 from tests.ir.environments import environment
 from tests.ir.tiny import card
 from tests.semantics.running import example, pipeline
@@ -112,6 +114,13 @@ MESHES: Mapping[str, tuple[dict[str, Any], dict[str, int]]] = {
     "zero 2, pointwise": ({"zero": 2, "recompute": "pointwise"}, {"dp": 4}),
     "megatron": ({"recipe": "megatron", "zero": 1}, {"tp": 2, "dp": 2}),
     "megatron, sp": ({"recipe": "megatron", "sp": True, "zero": 3}, {"tp": 2, "dp": 2}),
+    "cp": ({"cp_kind": "ulysses"}, {"cp": 2}),
+    "cp, dp, zero 3": ({"cp_kind": "ulysses", "zero": 3}, {"cp": 2, "dp": 2}),
+    "cp, tp, zero 1": ({"cp_kind": "ulysses", "zero": 1}, {"cp": 2, "tp": 2}),
+    "cp, sp, tp": ({"cp_kind": "ulysses", "sp": True, "recompute": "full"}, {"cp": 2, "tp": 2}),
+    # Parts of two tokens: blocks of three are those of two ranks.
+    "cp 4": ({"cp_kind": "ulysses"}, {"cp": 4}),
+    "megatron, cp, sp": ({"recipe": "megatron", "cp_kind": "ulysses", "sp": True, "zero": 1}, {"tp": 2, "cp": 2}),
 }
 
 
@@ -130,6 +139,34 @@ def test_a_window_alone_is_divided_over_a_context() -> None:
     whole = example(build_graph(model("window"), GraphOptions()))
     graph = build_graph(model("window"), GraphOptions(cp_kind="ulysses"))
     assert_same(dataclasses.replace(whole, graph=graph).run(cp=2, tp=2), whole.run_whole())
+
+
+def test_ranks_of_a_context_gather_what_blocks_are_made_of() -> None:
+    """An all-gather over cp of keys and of what blocks are made of, and a reduce-scatter of its gradient.
+
+    Of 2 ranks each has half of 4 heads: all-to-alls of queries and results. The indexer's scores and places are those
+    of a rank's own queries, and the attention reads all.
+    """
+    for name, series, index in (("heavy", 4, 0), ("sparse", 2 * 4, 2 * 2)):
+        graph = build_graph(model(name, layers=1), GraphOptions(cp_kind="ulysses"))
+        env = {**environment(graph), "cp": 2, "tp": 1}
+        tokens = env["B"] * env["S"]
+        assert (env["A"], env["D"]) == (4, 4)
+        found = [
+            (op.kind, evaluate(op.work.comm_bytes, env) // tokens)
+            for op in graph.ops
+            if isinstance(op.work, Collective) and op.work.axis == "cp"
+        ]
+        made = [4, series, series, *([index, index] if index else [])]
+        # In bytes a token: two each, which a rank has for half of the tokens; shares are of all of them.
+        wanted = [("all_gather", each) for each in made] + [("reduce_scatter", 2 * each) for each in made]
+        wanted += 4 * [("all_to_all", 4 * 4)]
+        if index:
+            top = 2
+            wanted += [("all_gather", 4 * top // 2), ("all_gather", 8 * top // 2), ("all_reduce", 4 * top)]
+        assert sorted(found) == sorted(wanted), name
+        # All gradients are shares, so that one bucket sums them over dp and cp.
+        assert {op.name for op in graph.ops if op.name.startswith("bucket.gradients")} == {"bucket.gradients.dp"}
 
 
 @pytest.mark.parametrize("name", ["window", "heavy", "sparse, all blocks"])
@@ -183,11 +220,15 @@ def test_flops_without_masked_pairs_are_those_of_the_mask(name: str, ratio: int,
     assert found.seen == pair * seen + index * sum(ended)
 
 
+WHOLE = "which reads blocks of the whole sequence"
+
+
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("heavy", GraphOptions(cp_kind="ulysses"), "heavily_compressed, which reads blocks of the whole sequence"),
-        ("sparse", GraphOptions(cp_kind="allgather-kv"), "compressed_sparse, which reads blocks of the whole sequence"),
+        ("heavy", GraphOptions(cp_kind="ring-p2p"), rf"heavily_compressed, {WHOLE}: take --cp-kind ulysses, or --cp 1"),
+        ("sparse", GraphOptions(cp_kind="allgather-kv"), rf"compressed_sparse, {WHOLE}: take --cp-kind ulysses, or"),
+        ("sparse", GraphOptions(cp_kind="ulysses", workflow="prefill"), f"compressed_sparse, {WHOLE}: take --cp 1"),
         ("window", GraphOptions(cp_kind="ring-alltoall"), "whose attention is one kernel: take --cp-kind ulysses"),
         ("window", GraphOptions(attention="math"), "take --attention fused"),
     ],
@@ -195,6 +236,21 @@ def test_flops_without_masked_pairs_are_those_of_the_mask(name: str, ratio: int,
 def test_what_is_not_built_is_refused(name: str, options: GraphOptions, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         build_graph(model(name), options)
+
+
+@pytest.mark.parametrize("name", ["heavy", "sparse"])
+def test_a_plan_names_the_kind_of_context_that_blocks_take(name: str) -> None:
+    sizes = build_graph(model(name), GraphOptions()).sizes
+    words = {"micro_batch_size": 4, "global_batch_size": 4, "seq_len": 16}
+    assert plan_for({**words, "cp": 4, "cp_kind": "ulysses"}, sizes).cp == 4
+    for kind in ("allgather-kv", "ring-p2p", "ulysses-ring"):
+        more = {"ulysses": 2} if kind == "ulysses-ring" else {}
+        with pytest.raises(UsageError, match=rf"{kind} with .*blocks of .*keys, .*: take --cp-kind ulysses"):
+            plan_for({**words, "cp": 4, "cp_kind": kind, **more}, sizes)
+    with pytest.raises(UsageError, match=r"x cp 4 = 8, which does not divide both: the nearest is --cp 2, or --cp 1\Z"):
+        plan_for({**words, "tp": 2, "cp": 4, "cp_kind": "ulysses"}, sizes)
+    with pytest.raises(UsageError, match=r"tp 4 x cp 2 = 8, which does not divide both: take --cp 1\Z"):
+        plan_for({**words, "tp": 4, "cp": 2, "cp_kind": "ulysses"}, sizes)
 
 
 def test_words_that_do_not_suit_are_refused() -> None:

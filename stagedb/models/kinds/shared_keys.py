@@ -6,7 +6,9 @@ window alone; behind it `heavily_compressed` sees all blocks of `heavy_ratio` to
 blocks of `sparse_ratio` tokens that an indexer chooses, each made from its own tokens and those of the block before.
 
 The weights that make queries' latents, keys and blocks are whole on every rank of tp; heads and groups are partitioned.
-Blocks, and their keys, are made from the whole sequence on every rank of tp.
+Blocks, and their keys, are made from the whole sequence on every rank of tp and cp: what matmuls make for them of parts
+of the sequence is gathered over cp, and gradients are scattered there. Each rank's are those of its own heads, or of
+its queries in an indexer, so that all of them in between, also of weights, are shares.
 """
 
 import dataclasses
@@ -48,6 +50,8 @@ else:
 HEADS = HeadAxes(kv_heads="one")
 QUERY, KEY = HEADS.query, ("batch", "seq", "one", "head_dim")
 GROUPED = ("batch", "seq", "out_groups", "group_heads", "head_dim")
+KEY_BLOCKS = "key_blocks"
+"""The region of keys of the whole sequence, and of those of its blocks. Gradients are shares over cp in it."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def _compressed(
         shared.linear(t, f"{name}.{word}", x, (series, "hidden"), ("batch", "seq", series), form=style.linear)
         for word in ("wkv", "gate")
     ]
-    t.enter("attention")
+    t.enter(KEY_BLOCKS)
     added = t.weight(f"{name}.added.weight", (of.ratio, series))
     out = ("batch", of.blocks, axis)
     y = t.activation(f"{name}.blocks", out)
@@ -148,7 +152,7 @@ def _with_blocks(
     x, latent, q, keys, sinks = given
     blocks = _compressed(t, card, style, values, behind, "attn.compressed", "head_dim", x)
     chosen = _chosen(t, card, style, values, behind, x, latent) if behind.chosen else ()
-    t.enter("attention")
+    t.enter(KEY_BLOCKS)
     joined = t.activation("attn.keys", ("batch", behind.joined, "one", "head_dim"))
     t.emit("attn.keys", ops.compressed.JoinKeys(), (keys, blocks), joined)
     t.enter("attention_core", Tag.ATTENTION_CORE)
@@ -179,10 +183,12 @@ def _chosen(
     q = _turned(t, f"{name}.rotary_q", q, size)
     series = of.series("index_dim")
     made = [_detached(t, f"{name}.{word}", x, (series, "hidden"), ("batch", "seq", series)) for word in ("wkv", "gate")]
+    t.enter(KEY_BLOCKS)
     added = t.weight(f"{name}.added.weight", (of.ratio, series))
     k = t.activation(f"{name}.blocks", ("batch", of.blocks, "index_dim"))
     t.emit(f"{name}.blocks", ops.compressed.Compress(ratio, True), (*made, added), k)
     k = _turned(t, f"{name}.rotary", shared.norm(t, card, style, f"{name}.norm", k), size, stride=ratio)
+    t.enter("attention")
     weights = _detached(t, f"{name}.weights", x, ("index_heads", "hidden"), heads)
     top = ("batch", "seq", "block_top")
     best, places = t.activation(f"{name}.best", top, "fp32"), t.activation(f"{name}.chosen", top, "int64")
@@ -243,6 +249,11 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     return {"attention": {**table["attention"], "out_groups": table["attention"].get("heads", ())}}
 
 
+def _rows(choices: ShardingChoices) -> Table:
+    """Whole sequences, also of keys."""
+    return {KEY_BLOCKS: {"batch": ("dp",)}}
+
+
 def _buffers(card: Architecture, style: "Style") -> Buffers:
     return tuple(
         (tensors.Tensor(f"stage.{name}", axes, dtype, "buffer"), "attention")
@@ -280,9 +291,11 @@ def _part(
         words={**_WORDS, **(words or {})},
         planned=_planned,
         user=ATTENTION.user,
-        left=ATTENTION.left,
         buffers=_buffers,
+        rows=_rows,
+        left={**ATTENTION.left, KEY_BLOCKS: "in which each rank has the keys of whole sequences"},
         alone="reads blocks of the whole sequence" if behind else "",
+        exchanged="heads" if behind else "",
     )
     return dataclasses.replace(made, **fields)  # type: ignore[arg-type]  # fields of several types, each of its own
 
