@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 
 from stagedb.collectives import gathers
-from stagedb.expressions import evaluate
+from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
 from stagedb.ir.facts import Casts
 from stagedb.ir.operators.optimizer import ToHost
@@ -427,6 +427,9 @@ def _passing(program: Program, plan: Plan, columns: ClassColumns, experts: froze
                 # The parts of a buffer are equal, while a weight's own shard is of whole rows: of 4 experts on 8 ranks
                 # of edp it is one, twice what the buffer has of it.
                 shard = elements // (plan.edp // plan.hsdp if origins.sym[row] in experts else plan.shards)
+            if not shard and "shard" in symbols(work.comm_bytes):
+                # Fewer elements than ranks, as the scales of hyper-connections have.
+                continue
             size = evaluate(work.comm_bytes, {**env, "elements": elements, "shard": shard})
             yield _Passing(position, row, Fraction(size))
 

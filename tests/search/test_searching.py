@@ -513,6 +513,15 @@ def test_a_search_over_one_number_of_ranks_keeps_its_id() -> None:
     assert chosen.ids[0] == chosen.id not in chosen.ids[1:]
 
 
+def test_weights_with_fewer_elements_than_ranks_are_searched() -> None:
+    """The scales of hyper-connections have three numbers, and ZeRO 1 has buffers in eight parts."""
+    kinds: Any = {"layer": {"residual": "hyper_connections"}}
+    streams = dataclasses.replace(LLAMA, hyper_connections=4, layer_kinds=kinds, pattern=("layer",))
+    found = run(asked(streams, 8, (), words={"zero": 1, "tp": 1, "pp": 1}), streams)
+    assert found.covered and found.best is not None
+    assert not any("shard" in each.why for each in found.candidates)
+
+
 def test_the_progress_of_a_search_ends_with_all_its_plans() -> None:
     """Those that the last limit rules out without opening them, too."""
     seen: list[Progress] = []
