@@ -3,10 +3,12 @@
 The form is that of `transformer_flops` in `megatron/training/training.py` (commit d98e8a64ddf3): three times the
 forward's matmuls, attention with half of its pairs, and the norms of latents, and of layers that predict further
 tokens, as one multiply an element. Such a layer is one more of the last kind, with a projection of twice the hidden
-size and logits of its own. The form has no router. Here attention counts all pairs, its backward makes the scores
-again, a router is a matmul, norms count nothing, and all experts have as many slots as the one with most tokens.
+size and logits of its own. The form has no router. That of hybrids is `hybrid_flops` of the same file (commit
+001b00c2734d). Here attention counts all pairs, its backward makes the scores again, a router is a matmul, norms count
+nothing, and all experts have as many slots as the one with most tokens.
 """
 
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
@@ -97,3 +99,78 @@ def counted(card: Card, seq: int) -> int:
 def test_flops_are_megatrons_with_named_differences(name: str, further: int, seq: int) -> None:
     card = replace(load_card(name), multi_token_prediction=further)
     assert counted(card, seq) == megatron(card, seq) + sum(differences(card, seq).values())
+
+
+def hybrid(card: Card, seq: int) -> Fraction:
+    """The form of `hybrid_flops` for a batch, of layers that are a mixer, a feed-forward or experts alone.
+
+    A scan is 7 FLOPs for each value of each state (its own note calls that an estimate), over twice as many channels as
+    the hidden size has, even where a model has others. Experts behind a latent are of its size.
+    """
+    layers, h = Counter(kind_of(card, name) for name in card.sequence), card.hidden
+    inner, state, groups = 2 * h, card.word("scan_state"), card.word("scan_groups")
+    width, gated = card.heads * card.head_dim, 6 if card.mlp == "gated" else 4
+    query = width * (2 * h + 2 * h * Fraction(card.kv_heads, card.heads) + Fraction(2 * seq, 2))
+    latent = card.word("expert_latent")
+    routed = gated * (latent or h) * card.expert_ffn * card.top_k + 4 * h * latent
+    total = (
+        layers["attention"] * 2 * query
+        + layers["feed-forward"] * gated * h * card.ffn
+        + layers["scan"] * (2 * h * (2 * inner + 2 * groups * state + card.word("scan_heads")) + 7 * inner * state)
+        + layers["scan"] * 2 * inner * h
+        + layers["experts"] * (routed + gated * h * card.shared_ffn)
+        + 2 * h * card.padded_vocab
+    )
+    return 3 * BATCH * seq * total
+
+
+def kind_of(card: Card, name: str) -> str:
+    """What a layer of a hybrid is."""
+    kind = card.kinds[name]
+    names = {"state_space": "scan", "attention": "attention", "experts": "experts", "feed_forward": "feed-forward"}
+    return names[kind.channel_mixer if kind.mixer == "none" else kind.mixer]
+
+
+def hybrid_differences(card: Card, seq: int) -> dict[str, Fraction]:
+    """What stagedb counts in addition to that form: a scan as the matmuls of its chunks."""
+    layers, tokens = Counter(kind_of(card, name) for name in card.sequence), BATCH * seq
+    heads, dim, state = (card.word(f"scan_{word}") for word in ("heads", "dim", "state"))
+    inner, estimated = heads * dim, 2 * card.hidden
+    channels = inner + 2 * card.word("scan_groups") * state
+    pairs = Fraction(layers["attention"] * card.heads * tokens * seq * card.head_dim)
+    empty = -tokens * card.top_k % card.experts if card.experts else 0
+    width = card.word("expert_latent") or card.hidden
+    gated = 6 if card.mlp == "gated" else 4
+    return {
+        "pairs above the diagonal": WHOLE * pairs,
+        "scores made again in the backward": 2 * pairs,
+        "channels of scans": Fraction(3 * layers["scan"] * tokens * 6 * card.hidden * (inner - estimated)),
+        # Forward, two in the backward, and once again for the silu behind it.
+        "short convolutions": Fraction(4 * layers["scan"] * tokens * 2 * card.word("conv_width") * channels),
+        "scans": layers["scan"] * scan(card, seq) - 3 * layers["scan"] * tokens * 7 * estimated * state,
+        "routers": Fraction(WHOLE * tokens * card.hidden * card.experts * layers["experts"]),
+        "slots of experts that stay empty": Fraction(3 * empty * gated * card.expert_ffn * width * layers["experts"]),
+    }
+
+
+def scan(card: Card, seq: int) -> Fraction:
+    """The FLOPs of a scan of Mamba-2 in whole chunks, forward and backward, as transformers' own code has them.
+
+    Each head of a chunk of c tokens has C·B, their product with values, the state that it makes of B and values, and C
+    times the state that arrives; what passes from chunk to chunk is one product over all pairs of them, the one that
+    arrives first among them. The backward has two for each, and makes C·B, states and what passes again.
+    """
+    heads, dim, state, chunk = (card.word(f"scan_{word}") for word in ("heads", "dim", "state", "chunk"))
+    chunks, rest = divmod(seq, chunk)
+    assert not rest
+    products, values, states = chunk * chunk * state, chunk * chunk * dim, chunk * dim * state
+    passing = (chunks + 1) ** 2 * dim * state
+    return Fraction(2 * BATCH * heads * (chunks * (4 * products + 3 * values + 4 * states + 3 * states) + 4 * passing))
+
+
+@pytest.mark.parametrize(
+    "name", ["nemotron-h-8b", "nemotron-h-56b", "nemotron-3-nano-30b-a3b", "nemotron-3-super-120b-a12b"]
+)
+def test_flops_of_hybrids_are_megatrons_with_named_differences(name: str) -> None:
+    card, seq = load_card(name), 1024
+    assert counted(card, seq) == hybrid(card, seq) + sum(hybrid_differences(card, seq).values())
