@@ -147,10 +147,14 @@ def node_graph_of(workload: Workload, streams: str = "one", dimensions: Sequence
         if streams == "axis"
         else ["all"]
     )
-    parts = {columns_of.number: _Part.of(columns_of, sequence(columns_of), axes) for columns_of in workload.classes}
+    laid_out = {columns_of.number: sequence(columns_of) for columns_of in workload.classes}
+    # Before anything is made for each of the nodes.
+    _check_size(workload, sum(laid_out[lane.rank_class].nodes for lane in lanes))
+    parts = {
+        columns_of.number: _Part.of(columns_of, laid_out[columns_of.number], axes) for columns_of in workload.classes
+    }
     of_lane = [parts[lane.rank_class] for lane in lanes]
     firsts = np.concatenate([[0], np.cumsum([len(part.task) for part in of_lane])]).astype(np.int64)
-    _check_size(workload, int(firsts[-1]))
 
     def joined(name: str) -> Ints:
         return np.concatenate([getattr(part, name) for part in of_lane])
