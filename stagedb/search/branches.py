@@ -130,8 +130,9 @@ class SearchPlace:
 
     def _one_stage(self, words: Words, **change: Any) -> Plan:
         """The plan of a group with all layers on one stage. UsageError if there is none."""
-        # What dp shards is left out while it is not chosen.
-        open_ = {"zero": 0} if self.space.is_open("zero", "zero") else {}
+        # What dp shards is left out while it is not chosen, and with it the norm of gradients: some frameworks have one
+        # only of sharded gradients, so that no plan without them would give bounds.
+        open_ = {"zero": 0, "clip_norm": False} if self.space.is_open("zero", "zero") else {}
         plan = _of_one_stage(words, self.space, **open_, **change)
         check_strategy(plan, self.space.sizes)  # before the graph is built
         return plan

@@ -66,7 +66,11 @@ def space_of(request: SearchRequest, card: Card) -> Space:
 
 
 def every_plan(space: Space) -> list[dict[str, Any]]:
-    return [plan for group in space.groups() for cell in space.cells(group) for plan in space.plans(cell)]
+    return [plan for group in space.groups() for plan in every_plan_of(space, group)]
+
+
+def every_plan_of(space: Space, group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [plan for cell in space.cells(group) for plan in space.plans(cell)]
 
 
 def layout(words: Mapping[str, Any]) -> str:
@@ -756,6 +760,21 @@ def test_layers_recompute_as_the_framework_can_choose_them(framework: str) -> No
     assert profile.settings is not None
     for plan in (plan for plan in plans if "recompute_first" in plan):
         assert "recompute_first" not in profile.settings.settings(plan, plan).without
+
+
+@pytest.mark.parametrize("framework", FRAMEWORK_PROFILES)
+@pytest.mark.parametrize("card", [LLAMA, MIXTURE], ids=["dense", "experts"])
+def test_groups_with_plans_have_bounds(card: Card, framework: str) -> None:
+    """Without one a group is opened before those that may win: torchtitan's clipping once left all but tp 1 so."""
+    request = dataclasses.replace(
+        asked(card, 8, ("zero", "recompute"), words={"recipe": find_profile(framework).recipe}), framework=framework
+    )
+    (place,) = places_of(request, card, [H100])
+    for group in place.groups():
+        if not place.bounded(group).step:
+            for words in every_plan_of(place.space, group.words):
+                with pytest.raises(UsageError):
+                    Plan.from_mapping(words).check(place.space.sizes)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORK_PROFILES)
