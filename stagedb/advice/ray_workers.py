@@ -30,8 +30,9 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.outputs import printable
 
-PATIENCE: Final = 60.0
-"""Seconds without any worker that runs, after which the cluster counts as lost."""
+PATIENCE: Final = 300.0
+"""Seconds without any worker that runs, after which the cluster counts as lost: one that grows by itself starts a
+machine first, and a busy one takes a minute to start a process."""
 
 REACH: Final = 10.0
 """Seconds in which the head of a cluster accepts a connection."""

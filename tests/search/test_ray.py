@@ -36,6 +36,9 @@ REQUEST = asked(LLAMA, 4, ("zero", "recompute"), words={"micro_batch_size": 1})
 WORKER = "ray::_Worker"
 """How the process of a worker begins."""
 
+PATIENCE = 600
+"""Seconds for a search: a busy machine takes a minute to start a worker, and three follow each other."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -55,7 +58,7 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=100,
+            timeout=PATIENCE,
         )
 
 
@@ -97,7 +100,7 @@ def cluster() -> Iterator[Cluster]:
             stderr=subprocess.STDOUT,
         )
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while not answers_at(client):
             assert process.poll() is None and time.monotonic() < until, (Path(home) / "out").read_text()
             time.sleep(0.2)
