@@ -1,5 +1,6 @@
 """A given plan next to the best one of a search: the terms of both, and how many drawn plans are better."""
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -139,8 +140,9 @@ def drawn(space: Space, sets: Sequence[Candidate], seed: str) -> Iterator[Words]
     """
     chance, sizes = random.Random(seed), [each.plans for each in sets]
     if sum(sizes) <= MOST:
-        plans = [plan for of in sets for plan in _plans_of(space, of)]
-        yield from chance.sample(plans, len(plans))
+        # Sets of one order of tasks, which have some of its choices of layers each, name it alike.
+        plans = {json.dumps(plan, sort_keys=True): plan for of in sets for plan in _plans_of(space, of)}
+        yield from chance.sample(list(plans.values()), len(plans))
         return
     while True:
         yield _one_of(space, chance.choices(sets, sizes)[0], chance)

@@ -373,9 +373,10 @@ class _Search:
             random.Random(self.request.id).shuffle(asked)
         # Where steps decide, most groups cannot win by a bound of all their micro-batches.
         by_steps = self.request.by not in (Objective.MEMORY, Objective.BYTES)
-        by_degrees = by_steps and self.seconds != 0 and len(kept) > MANY
+        guesses = by_steps and self.seconds != 0
+        by_degrees = guesses and len(kept) > MANY
         for world in self.worlds.values():
-            world.guesses = by_degrees
+            world.guesses = guesses
         while asked or self.copies.busy:
             while asked and self.copies.idle > 0 and not (self.seconds and self._is_late(1 / 2)):
                 self.copies.ask({"groups": [_plain(branch) for branch in asked.pop(0)], "any_micro_batch": by_degrees})

@@ -29,9 +29,9 @@ Entry = tuple[Worth, int, PlanSet]
 class SearchWorld:
     """The state of a search on one number of ranks, where the `top` best plans are wanted.
 
-    rooms: by the number of a place, the bytes of an accelerator. guesses: whether groups have no bounds of their own at
-    first, so that likely ones are opened until there is a limit. sets: by number, those that are not opened yet. heaps:
-    their bounds by what their words have chosen, the best first; sets that were taken remain there until they come up.
+    rooms: by the number of a place, the bytes of an accelerator. guesses: whether sets that are likely to have a plan
+    that fits are opened until there is a limit. sets: by number, those that are not opened yet. heaps: their bounds by
+    what their words have chosen, the best first; sets that were taken remain there until they come up.
     hopes: by degrees, the same with what is likely to fit first, until there is a limit. alike: by layers, the numbers
     of groups that have no bounds of their own yet. limits: the values of the best layouts, ascending. rivals: those of
     other shards. opened: how many sets were. failed: how many sets that were opened had no plan that fits, by their
