@@ -2,12 +2,12 @@
 
 `scripts/record --blocks -o tests/validation/block_records.json` records them.
 
-`block` has the words of `under_torch/blocks.py`. mixer: `attention` or `latent` (with `q_rank`, `kv_rank`, `nope_dim`,
-`rope_dim`, `value_dim`); windows: those of the layers in turn, 0 for none; chunks: the same of chunks, whose layers
-alone have rotary positions; sinks: whether heads have some; softcap, logit_softcap: the bounds of scores and of
-logits; gated: heads have gates; alibi: positions are distances in scores; residual: `serial`, `post_norm`, `sandwich`
-or `parallel`; further: whether a layer predicts a further token; biased: experts, their router and attention have
-biases, and the gate is gpt-oss's.
+`block` has the words of `under_torch/blocks.py`. mixer: `attention`, `latent` (with `q_rank`, `kv_rank`, `nope_dim`,
+`rope_dim`, `value_dim`) or `gated_delta` (with the words of its card); windows: those of the layers in turn, 0 for
+none; chunks: the same of chunks, whose layers alone have rotary positions; sinks: whether heads have some; softcap,
+logit_softcap: the bounds of scores and of logits; gated: heads have gates; alibi: positions are distances in scores;
+residual: `serial`, `post_norm`, `sandwich` or `parallel`; further: whether a layer predicts a further token; biased:
+experts, their router and attention have biases, and the gate is gpt-oss's.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,14 @@ SIZES: Config = {
     "seq": 64,
 }
 LATENT = {"kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 24}
+DELTA = {
+    "delta_heads": 8,
+    "delta_key_heads": 4,
+    "delta_key_dim": 32,
+    "delta_value_dim": 16,
+    "delta_chunk": 16,
+    "conv_width": 4,
+}
 EXPERTS: Config = {"style": "moe", "experts": 4, "topk": 2, "expert_ffn": 128, "shared_ffn": 96}
 BLOCKS: dict[str, tuple[Config, Config, Config]] = {
     "qk-norm": ({"qk_norm": True}, {"mixer": "attention"}, {"qk_norm": True}),
@@ -54,6 +62,7 @@ BLOCKS: dict[str, tuple[Config, Config, Config]] = {
     "gated-plain": ({}, {"gated": True}, {}),
     "chunks": ({}, {"chunks": [16, 0]}, {}),
     "further": ({}, {"further": 1}, {"multi_token_prediction": 1}),
+    "gated-delta": ({}, {"mixer": "gated_delta", **DELTA}, {}),
     "post-norm": ({}, {"residual": "post_norm"}, {}),
     "sandwich": ({}, {"residual": "sandwich"}, {}),
     "parallel": ({}, {"residual": "parallel"}, {}),
@@ -94,6 +103,10 @@ def layers_of(block: Config, dense: int) -> Config:
     mixer: Config = {"mixer": "attention", "residual": block.get("residual", "serial")}
     if block.get("mixer") == "latent":
         mixer |= {"mixer": "latent_attention"} | {word: block[word] for word in ("q_rank", *LATENT) if word in block}
+    if block.get("mixer") == "gated_delta":
+        mixer |= {"mixer": "gated_delta", "delta_projections": "apart", "conv_bias": False} | {
+            word: block[word] for word in DELTA
+        }
     mixer |= {word: block[word] for word in ("sinks", "softcap", "gated") if word in block}
     usual = {**mixer, "channel_mixer": "feed_forward"}
     if block.get("biased"):

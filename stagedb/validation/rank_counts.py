@@ -19,6 +19,9 @@ from stagedb.validation.records import FLOP_KINDS
 from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints
 from stagedb.workload.issue_order import sequence
 
+WITH_FLOPS = (*FLOP_KINDS, "scan", "convolution")
+"""Kinds of operators that have FLOPs. Traces have at least one operation of every other one, as simulators need."""
+
 
 def trace_of(program: Program, rank: int) -> TraceColumns:
     """The trace of a rank, as an export writes it."""
@@ -63,7 +66,7 @@ def trace_counts(trace: TraceColumns) -> Counts:
     for index, kind in enumerate(trace.types):
         phase, word = columns["phase"][index], columns["kind"][index]
         if kind == pb.COMP_NODE:
-            if counted_as(word) in FLOP_KINDS:
+            if counted_as(word) in WITH_FLOPS:
                 flops[phase, counted_as(word)] += columns["num_ops"][index]
             continue
         size = columns["comm_size"][index]

@@ -21,7 +21,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Se
 
 from scripts.recording.under_torch.block_kernels import ClampedGate, FusedAttention, KernelNorm
 from scripts.recording.under_torch.experts import Experts
-from scripts.recording.under_torch.model import Attention, Context, Layer, Model, Routed, loss_of, norm
+from scripts.recording.under_torch.model import Attention, Context, Layer, Model, Routed, Tables, loss_of, norm
+from scripts.recording.under_torch.parallel import InParts
+from scripts.recording.under_torch.scans import GatedDelta
 from scripts.recording.under_torch.training import Job, default, tables
 
 
@@ -190,8 +192,13 @@ class BlockLayer(Layer):
         super().__init__(context, place, turn)
         config = context.config
         block = config["block"]
-        latent = block.get("mixer") == "latent"
-        self.attn = LatentAttention(context) if latent else BlockAttention(context, place)
+        match block.get("mixer"):
+            case "latent":
+                self.attn = LatentAttention(context)
+            case "gated_delta":
+                self.attn = GatedDelta(context)
+            case _:
+                self.attn = BlockAttention(context, place)
         if isinstance(self.ffn, Routed) and (block.get("scores") or block.get("biased")):
             self.ffn = ScoredExperts(context) if block.get("scores") else BiasedRouted(context)
         self.residual = block.get("residual", "serial")
@@ -282,7 +289,14 @@ class BlockModel(Model):
             after = {"sandwich": ("attn_post_norm", "ffn_post_norm"), "post_norm": ("attn_norm", "ffn_norm")}
             for word in after.get(block.get("residual", "serial"), ()) if config["sp"] else ():
                 found[layer + word] = SequenceParallel(use_local_output=True)
-            if block.get("mixer") == "latent":
+            if block.get("mixer") == "gated_delta":
+                for word in ("wq", "wk", "wv"):
+                    del found[f"{mixer}.{word}"]
+                for word in ("in_qkv", "in_z", "in_b", "in_a"):
+                    found[f"{mixer}.{word}"] = ColwiseParallel(input_layouts=Replicate())
+                found |= {f"{mixer}.core": InParts(dict.fromkeys(("conv", "a_log", "dt_bias"), 0))}
+                found |= {f"{mixer}.gated_norm": InParts({})}
+            elif block.get("mixer") == "latent":
                 for word in ("wk", "wv"):
                     del found[f"{mixer}.{word}"]
                 for word in ("wq", "wkv_b"):
@@ -339,6 +353,8 @@ class BlockJob(Job):
             # Those of all micro-batches are there at once.
             shape = self.config["microbatches"], self.config["batch"], self.config["seq"]
             found.further = torch.zeros((self.config["block"]["further"], *shape), dtype=torch.int64)
+        if self.config["block"].get("mixer") == "gated_delta":  # no positions, and no angles
+            found = Tables(torch.zeros(0, dtype=torch.int64))
         if self.config["block"].get("alibi"):
             found.cos = found.sin = None
         return found
