@@ -4,8 +4,11 @@ The form is that of `transformer_flops` in `megatron/training/training.py` (comm
 forward's matmuls, attention with half of its pairs, and the norms of latents, and of layers that predict further
 tokens, as one multiply an element. Such a layer is one more of the last kind, with a projection of twice the hidden
 size and logits of its own. The form has no router. That of hybrids is `hybrid_flops` of the same file (commit
-001b00c2734d). Here attention counts all pairs, its backward makes the scores again, a router is a matmul, norms count
-nothing, and all experts have as many slots as the one with most tokens.
+001b00c2734d), and that of gated delta rules is `transformer_flops` with `experimental_attention_variant` (as
+`tests/unit_tests/test_training.py` has it too, in August 2026).
+
+Here attention counts all pairs, its backward makes the scores again, a router is a matmul, norms count nothing, and all
+experts have as many slots as the one with most tokens.
 """
 
 from collections import Counter
@@ -174,3 +177,64 @@ def scan(card: Card, seq: int) -> Fraction:
 def test_flops_of_hybrids_are_megatrons_with_named_differences(name: str) -> None:
     card, seq = load_card(name), 1024
     assert counted(card, seq) == hybrid(card, seq) + sum(hybrid_differences(card, seq).values())
+
+
+def delta(card: Card, seq: int) -> Fraction:
+    """The form for a batch where most layers have a gated delta rule and the others gated attention.
+
+    A scan is 4 products of a head's values with themselves, as large as a state whose keys are as wide as its values.
+    """
+    scans = sum(card.kinds[name].mixer == "gated_delta" for name in card.sequence)
+    others, sparse, gated = card.layers - scans, with_experts(card), 3
+    heads, value = card.word("delta_heads"), card.word("delta_value_dim")
+    keys, values = card.word("delta_key_heads") * card.word("delta_key_dim"), heads * value
+    h, channels = card.hidden, 2 * keys + values
+    scan = h * (channels + values + 2 * heads) + card.word("conv_width") * channels + 4 * heads * value**2 + h * values
+    inner = card.ffn * gated * (card.layers - sparse)
+    inner += (card.expert_ffn * card.top_k + card.shared_ffn) * gated * sparse
+    gates = h * card.heads * card.head_dim
+    total = scans * scan + others * (attention(card, seq) + gates) + h * (inner + card.padded_vocab)
+    return WHOLE * BATCH * seq * total
+
+
+def delta_differences(card: Card, seq: int) -> dict[str, Fraction]:
+    """What stagedb counts in addition to that form: a scan as the matmuls of its chunks."""
+    scans = sum(card.kinds[name].mixer == "gated_delta" for name in card.sequence)
+    others, sparse, tokens = card.layers - scans, with_experts(card), BATCH * seq
+    heads, key, value = (card.word(f"delta_{word}") for word in ("heads", "key_dim", "value_dim"))
+    channels = 2 * card.word("delta_key_heads") * key + heads * value
+    pairs = Fraction(others * card.heads * tokens * seq * card.head_dim)
+    empty = -tokens * card.top_k % card.experts if card.experts else 0
+    scale = sum(bool(card.kinds[name].settings.get("shared_gate")) for name in card.sequence)
+    return {
+        "pairs above the diagonal": WHOLE * pairs,
+        "scores made again in the backward": 2 * pairs,
+        "short convolutions made again in the backward": Fraction(
+            2 * scans * tokens * card.word("conv_width") * channels
+        ),
+        "scans": scans * (delta_scan(card, seq) - WHOLE * tokens * 4 * heads * value**2),
+        "routers": Fraction(WHOLE * tokens * card.hidden * card.experts * sparse),
+        "gates of shared experts": Fraction(WHOLE * tokens * card.hidden * scale),
+        "slots of experts that stay empty": Fraction(WHOLE * empty * 3 * card.expert_ffn * card.hidden * sparse),
+    }
+
+
+def delta_scan(card: Card, seq: int) -> Fraction:
+    """The FLOPs of a gated delta rule in whole chunks, forward and backward, as the code of transformers and fla has
+    them.
+
+    Each head of a chunk of c tokens has keys with keys, queries with keys, what the state predicts, what it gives to
+    results, what the chunk gives to results, and the update of the state. The backward has two for each, and makes all
+    again but what is given to results.
+    """
+    heads, key, value, chunk = (card.word(f"delta_{word}") for word in ("heads", "key_dim", "value_dim", "chunk"))
+    chunks, rest = divmod(seq, chunk)
+    assert not rest
+    products, state, inside = chunk * chunk * key, chunk * key * value, chunk * chunk * value
+    return Fraction(2 * BATCH * heads * chunks * (2 * 4 * products + 4 * state + 3 * state + 3 * inside + 4 * state))
+
+
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b"])
+def test_flops_of_delta_rules_are_megatrons_with_named_differences(name: str) -> None:
+    card, seq = load_card(name), 1024
+    assert counted(card, seq) == delta(card, seq) + sum(delta_differences(card, seq).values())
