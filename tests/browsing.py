@@ -18,7 +18,7 @@ import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HOW = "no browser to open the pages: install Chromium (Debian: apt-get install chromium)"
-PATIENCE = 60.0
+PATIENCE = 300
 """Seconds that a page may take."""
 LEFT = "Inspected target navigated or closed"
 
@@ -176,5 +176,5 @@ def browsing(profile: Path) -> Iterator[Browser]:
     finally:
         os.close(ours_out)
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=300)
         os.close(ours_in)

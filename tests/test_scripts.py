@@ -81,7 +81,7 @@ class Checkout:
 
     def run(self, script: str, *arguments: str) -> tuple[int, str, str]:
         process = self.start(script, *arguments)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         return process.returncode, out, err
 
     @property
@@ -150,7 +150,7 @@ def test_a_moved_checkout_gets_a_new_environment(checkout: Checkout) -> None:
 def test_two_first_uses_at_once_install_once(checkout: Checkout) -> None:
     checkout.uv(seconds=2)
     processes = [checkout.start("stagedb", "ls") for _ in range(3)]
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=300) for process in processes]
     assert [out for out, _ in results] == ["ran: ls\n"] * 3
     assert checkout.did == ["venv", "pip", "uv sync no-dev"]
 

@@ -274,5 +274,5 @@ def test_its_processes_end_with_it(number: signal.Signals) -> None:
         errors = process.stderr.read()
     assert process.returncode == -number
     assert errors.count("Traceback") == (1 if number == signal.SIGINT else 0)
-    _, alive = psutil.wait_procs(copies, timeout=60)
+    _, alive = psutil.wait_procs(copies, timeout=300)
     assert alive == []

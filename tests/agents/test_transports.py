@@ -48,7 +48,7 @@ def listening(store: Store, token: str | None) -> Iterator[Served]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
     thread.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while not server.started:
         assert time.monotonic() < end, "the server did not start"
         time.sleep(0.02)
@@ -56,7 +56,7 @@ def listening(store: Store, token: str | None) -> Iterator[Served]:
         yield Served(f"http://127.0.0.1:{opened.getsockname()[1]}")
     finally:
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=300)
         opened.close()
 
 
@@ -70,7 +70,7 @@ def ls_over_http(served: Served, token: str | None, mode: str = "auto") -> list[
     async def ask() -> list[dict[str, Any]]:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=60) as http_client,
+            httpx2.AsyncClient(headers=headers, timeout=300) as http_client,
             Client(streamable_http_client(f"{served.address}/mcp", http_client=http_client), mode=mode) as client,
         ):
             assert client.server_info is not None and client.server_info.name == "stagedb"
@@ -173,7 +173,7 @@ def test_the_command_listens_and_shows_no_token(embedded_store: Store, stagedb_h
         assert TOKEN not in (words.read_text(encoding="utf-8") if words.exists() else "")
     finally:
         started.terminate()
-        out, err = started.communicate(timeout=60)
+        out, err = started.communicate(timeout=300)
     assert TOKEN not in out + err + line
     assert "the token is in STAGEDB_SERVE_TOKEN" in err
 

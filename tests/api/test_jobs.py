@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def until(store: Store, state: str, done: int | None = None) -> jobs.JobInfo:
     """The newest job once the store shows it so."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while True:
         found = jobs.jobs(store)
         if found and found[0].state == state and done in (None, found[0].done):

@@ -29,7 +29,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch, patience: float = 0.05) -> Term
 
 def waited(terminal: Terminal, text: str) -> bool:
     """Whether a text is shown within some seconds."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while text not in terminal.getvalue() and time.monotonic() < deadline:
         time.sleep(0.02)
     return text in terminal.getvalue()

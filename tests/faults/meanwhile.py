@@ -38,7 +38,7 @@ def stopped_at(point: str, arguments: list[str], environment: dict[str, str]) ->
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 300
     while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "the command did not come to its point"

@@ -110,7 +110,7 @@ def stopped_at(arguments: list[str], environment: dict[str, str], point: str) ->
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline

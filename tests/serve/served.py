@@ -80,7 +80,7 @@ def serving_opened(
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, daemon=True)
     thread.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while not server.started:
         assert time.monotonic() < end, "the server did not start"
         time.sleep(0.02)
@@ -88,5 +88,5 @@ def serving_opened(
         yield Served(f"http://127.0.0.1:{opened.getsockname()[1]}")
     finally:
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=300)
         opened.close()

@@ -48,7 +48,7 @@ def test_axe_is_that_of_the_lock_file() -> None:
 def test_a_browser_keeps_libraries(embedded_store: Store) -> None:
     """They are large: without a change only the question whether there is one travels."""
     with serving(embedded_store, "a-token-for-the-tests") as served:
-        connection = http.client.HTTPConnection(urlsplit(served.address).netloc, timeout=60)
+        connection = http.client.HTTPConnection(urlsplit(served.address).netloc, timeout=300)
         connection.request("GET", "/static/cypher-language.min.js", headers={"accept-encoding": "gzip"})
         first = connection.getresponse()
         packed = first.read()

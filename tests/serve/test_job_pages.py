@@ -77,7 +77,7 @@ def test_a_page_follows_a_job_without_being_loaded_again(store: Store, served: S
 
 
 def _until(browser: Browser, expression: str, value: object) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300
     while (found := browser.run(expression)) != value:
         assert time.monotonic() < end, found
         time.sleep(0.2)

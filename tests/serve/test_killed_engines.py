@@ -35,7 +35,7 @@ def killed(home: Path, served: Served, page: str) -> Answer:
         time.sleep(2)
         assert not waiting.done()
         psutil.Process(engine.pid).kill()
-        return waiting.result(timeout=60)
+        return waiting.result(timeout=300)
 
 
 def test_a_page_whose_engine_is_killed_names_it_and_the_next_one_works(home: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_head_of_a_page_comes_before_its_parts(
 ) -> None:
     seen: list[bytes] = []
     host, port = served.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as opened:
+    with socket.create_connection((host, int(port)), timeout=300) as opened:
 
         def parts(store: Store, profile: str, link: object) -> PageParts:
             del store, profile, link
@@ -115,7 +115,7 @@ def test_the_timeline_opens_in_perfetto(made: Profile, served: Served, reading: 
     assert f'href="/profiles/{made.info.id}/trace" download' in page
     file = Stagedb(reading).timeline(made.info.id, out=tmp_path / "step.pftrace").path
     address = f"{served.address}/profiles/{made.info.id}/trace"
-    with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - the test's own server
+    with urllib.request.urlopen(address, timeout=300) as answer:  # noqa: S310 - the test's own server
         assert answer.headers["content-disposition"].endswith('.pftrace"')
         assert answer.read() == file.read_bytes()
 

@@ -106,7 +106,7 @@ def test_the_timeline_of_a_run_goes_to_perfetto(store: Store, served: Served, tm
         assert f'href="{file}" download' in page.text and "/static/perfetto.js" in page.text
         assert page.headers["cross-origin-opener-policy"] == "same-origin-allow-popups"
     written = Stagedb(store).timeline_run(run.id, out=tmp_path / "base.pftrace").path
-    with urllib.request.urlopen(served.address + file, timeout=30) as answer:  # noqa: S310 - the test's own server
+    with urllib.request.urlopen(served.address + file, timeout=300) as answer:  # noqa: S310 - the test's own server
         assert answer.headers["content-disposition"].endswith(f'base-{run.id[:12]}.pftrace"')
         assert answer.read() == written.read_bytes()
     assert served.get("/runs/none/trace").status == 400

@@ -65,7 +65,7 @@ def test_a_query_that_is_out_of_time_stops_working(alone: Store, engine: psutil.
     for text in ENDLESS.values():
         with pytest.raises(QueryEnded, match=r"ended after 0\.5 s"):
             alone.query(text, timeout=0.5)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while computes(engine):
         assert time.monotonic() < end, "a query goes on although nobody waits for it"
     assert engine.is_running()
@@ -86,7 +86,7 @@ def test_a_query_that_is_being_sent_when_its_time_is_over_ends_too(
     with pytest.raises(QueryEnded, match=r"ended after 0\.5 s"):
         alone.query(ENDLESS["expression"], timeout=0.5)
     monkeypatch.undo()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while computes(engine):
         assert time.monotonic() < end, "a query goes on although nobody waits for it"
     assert alone.read("catalog/graphs") == []

@@ -192,7 +192,7 @@ with connect() as store:
 def test_the_next_one_goes_on_where_a_killed_one_was(store: Store, store_environment: dict[str, str]) -> None:
     instance = made(store)
     environment = {**os.environ, **store_environment, **at("write.ranks/write_ranks:kill:2")}
-    ended = subprocess.run([sys.executable, "-c", KILLED, instance], env=environment, capture_output=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", KILLED, instance], env=environment, capture_output=True, timeout=300)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert 0 <= nodes(store)["Rank"] < 16
     assert len(store.query(RANKS, {"instance": instance}).rows) == 16

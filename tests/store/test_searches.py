@@ -237,7 +237,7 @@ def test_a_search_that_was_killed_goes_on(store: Store, store_environment: dict[
     settings = {name: value for name, value in os.environ.items() if not name.startswith(("NEO4J_", "STAGEDB_"))}
     process = subprocess.Popen([sys.executable, "-c", RUN], cwd=ROOT, env={**settings, **store_environment})
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not (there := rows_of(store, PLAIN.id)) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.25)
     finally:

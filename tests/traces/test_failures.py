@@ -77,7 +77,7 @@ def test_an_interrupt_keeps_what_is_written_and_names_the_way_to_go_on(tmp_path:
         assert len(left(out)) == 1
         exporting.send_signal(signal.SIGINT)
         exporting.send_signal(signal.SIGCONT)
-        _, printed = exporting.communicate(timeout=30)
+        _, printed = exporting.communicate(timeout=300)
         assert exporting.returncode != 0
         assert "--resume" in printed
     assert not out.exists()
@@ -140,7 +140,7 @@ def test_what_a_living_process_writes_is_not_taken(tmp_path: Path) -> None:
         assert validate_traces(out).faults == ()
         assert len(left(out)) == 1
         exporting.send_signal(signal.SIGCONT)
-        printed, _ = exporting.communicate(timeout=30)
+        printed, _ = exporting.communicate(timeout=300)
         assert exporting.returncode == 2
         assert "exists" in printed
     assert left(out) == []
@@ -222,7 +222,7 @@ def test_of_two_that_resume_at_once_the_second_finds_the_set_complete(
             assert not export_workload(workload(), out, resume=True).there
         finally:
             exporting.send_signal(signal.SIGCONT)
-        printed, _ = exporting.communicate(timeout=60)
+        printed, _ = exporting.communicate(timeout=300)
         assert (exporting.returncode, printed) == (0, "complete already\n")
     assert validate_traces(out).faults == ()
     assert left(out) == []
@@ -238,7 +238,7 @@ def test_the_second_that_resumes_another_export_is_refused(tmp_path: Path) -> No
             export_workload(workload(microbatches=5), out)
         finally:
             exporting.send_signal(signal.SIGCONT)
-        printed, _ = exporting.communicate(timeout=60)
+        printed, _ = exporting.communicate(timeout=300)
         assert exporting.returncode == 2
         assert "is another export" in printed
 

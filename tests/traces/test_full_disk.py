@@ -42,7 +42,7 @@ def disk(tmp_path: Path, mountable: None) -> Iterator[Path]:
 
 def filled_midway(exporting: "subprocess.Popen[str]", disk: Path, paused: int) -> str:
     """Wait until so many of its processes are suspended, fill the disk, let them go on. Returns what was printed."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     stopped: list[psutil.Process] = []
     while len(stopped) < paused and time.monotonic() < end:
         time.sleep(0.02)
