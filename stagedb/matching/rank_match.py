@@ -18,9 +18,10 @@ from stagedb.runs.clocks import MESSAGES
 
 @dataclass(frozen=True)
 class Known:
-    """What the recording has: dims of matmuls, ranks of groups, bytes of collectives.
+    """What the recording has: dims of most matmuls, ranks of groups, bytes of collectives.
 
-    packed: attentions are of requests of several lengths, and have the sizes of heads alone.
+    Kernels of a graph that is replayed have no shapes, and those around it do. packed: attentions are of requests of
+    several lengths, and have the sizes of heads alone.
     """
 
     dims: bool
@@ -32,8 +33,9 @@ class Known:
     def of(cls, seen: Sequence[SeenOp]) -> "Known":
         """The facts that the recording has of these ops."""
         communicates = [each for each in seen if each.kind not in WORK]
+        works = [bool(each.dims) for each in seen if each.kind in WORK]
         return cls(
-            any(each.dims for each in seen),
+            2 * sum(works) > len(works),
             any(each.group for each in communicates),
             any(each.sent for each in communicates),
             any(map(is_packed, seen)),
@@ -142,11 +144,13 @@ class _Matching:
 
     def done(self) -> RankMatch:
         found, gaps = self.found, self.aligned.gaps
-        found.matched += [OpPair(*pair) for pair in self.aligned.pairs]
+        for pair in self.aligned.pairs:
+            (found.changed if self._has_other_dims(*pair) else found.matched).append(OpPair(*pair))
         left = [_Left(gap) for gap in gaps]
         for each in left:
             # The order of matmuls between two messages does not count.
             found.matched += each.paired(lambda one, other: self.planned_keys[one] == self.seen_keys[other])
+            found.matched += each.paired(self._lacks_dims)
         found.matched += self._moved(left)
         for fits in (self._resized, self._replaced):
             for each in left:
@@ -169,6 +173,16 @@ class _Matching:
                     each.planned.remove(place)
                     other.seen.remove(seen)
                     yield OpPair(place, seen, moved=between.differs(place, seen))
+
+    def _has_other_dims(self, one: int, other: int) -> bool:
+        """Whether a recorded op has another size than the planned one, where most have none."""
+        planned, seen = self.found.planned[one], self.found.seen[other]
+        return planned.kind == MATMUL and bool(seen.dims) and planned.dims != seen.dims
+
+    def _lacks_dims(self, one: int, other: int) -> bool:
+        """Whether a recorded op is of the kind of a planned one, and has no size."""
+        planned, seen = self.found.planned[one], self.found.seen[other]
+        return planned.kind in WORK and planned.kind == seen.kind and not seen.dims
 
     def _resized(self, one: int, other: int) -> bool:
         """Whether a planned and a recorded op have one kind, so that they differ in size or ranks alone."""

@@ -101,6 +101,7 @@ _COMPUTE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, kind in (
         (r"kv_indices|reshape_and_cache|store_(?:kv)?cache", "other"),  # tables of pages, and what fills them
         # Decodes divide the keys of a request among blocks, and add up what these made.
+        (r"finalize_matmul_scatter", "reduce"),  # sums of experts, in Triton's kernels
         (r"paged_attention\w*reduce|splitkv_combine|(?:attn|attention|mla)\w*(?:_reduce|_combine|_merge)", "reduce"),
         (r"flash|fmha|attention|attn_(fwd|bwd)|\bmla|sdpa|paged_?attn|cross_entropy_attn", "attention"),
         (r"softmax|cross_?entropy|nll_loss", "softmax"),

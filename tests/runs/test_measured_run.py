@@ -372,6 +372,7 @@ def test_a_name_of_any_length_is_read_by_its_beginning() -> None:
             "matmul",
         ),
         ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128x1_swiglu", "", "matmul"),
+        ("_finalize_matmul_scatter_bf16", "", "reduce"),
         ("void pytorch_flash::flash_fwd_kernel<x>(y)", "", "attention"),
         (
             "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::lambda>",
