@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import BEFORE, KEYS, QUERIES, Adafactor, Operator
+from stagedb.ir.operators.dealt_keys import dealt
 from stagedb.ir.operators.token_copies import TOKENS
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.tensors import Operation, Tensor
@@ -103,6 +104,8 @@ class Sizes:
 
     def _part(self, axis: str, cuts: tuple[str, ...]) -> Expression:
         size = self.axes[axis]
+        if axis == KEYS and cuts == ("cp",):
+            return dealt(size, symbol("SK"))
         for mesh_axis in cuts:
             size = size / symbol(mesh_axis)
         return largest(size, 1) if cuts and axis in self.replicable else size
@@ -158,6 +161,8 @@ def cost(op: Operation, sizes: Sizes, layouts: Mapping[str, Layout]) -> Cost:
             cuts[axis] = cuts.get(axis) or layouts[tensor.name].cuts(axis)
 
     def size(axis: str) -> Expression:
+        if axis == KEYS and op.operator.deals_keys():
+            return sizes.axes[KEYS]
         return sizes.local(axis, cuts.get(axis, ()))
 
     if op.operator.inside:

@@ -35,6 +35,7 @@ from stagedb.ir.operators import (
     Redistribution,
     RingAttention,
 )
+from stagedb.ir.operators.dealt_keys import ADDED, PARTS, dealt
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
@@ -53,7 +54,7 @@ from stagedb.models.kinds.token_copies import EXCHANGES
 from stagedb.models.multi_token_prediction import recomputed_with
 from stagedb.models.named_facts import in_experts, in_stack
 from stagedb.models.style import LinearFormat, Style
-from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.graph_options import DEALT_KEYS, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.strategies import kept, rules
 from stagedb.plans.strategy_checks import check_routed
@@ -105,6 +106,7 @@ def _style(card: Card, options: GraphOptions, framework: Framework) -> Style:
         latents=framework.latents,
         sinks=framework.sinks,
         loss_chunks=options.loss_chunks,
+        deals_keys=options.cp_kind == DEALT_KEYS,
         dispatch=options.dispatch,
         copied_experts=options.redundant_experts > 0,
         narrow_tokens=options.dispatch_dtype == "fp8",
@@ -140,6 +142,8 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
         texts |= layer_inputs.AXES
     dealing = f"({'*'.join(dealers(options))})"
     axes = _with_copies({axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()})
+    if options.cp_kind == DEALT_KEYS:
+        axes |= {PARTS: symbol("cp"), ADDED: dealt(symbol("S"), symbol("SK"))}
     return Sizes({**axes, **tables}, frozenset(axis for part in card.parts for axis in part.replicable))
 
 
@@ -360,7 +364,7 @@ def _check_context(card: Card, options: GraphOptions) -> None:
             if "ulysses" in options.framework.cp_kinds and not find_workflow(options.workflow).caches
             else ""
         )
-        if options.cp_kind == "none" or (exchanged and options.cp_kind == "ulysses"):
+        if options.cp_kind in ("none", DEALT_KEYS) or (exchanged and options.cp_kind == "ulysses"):
             continue
         exchange = Way({"cp_kind": "ulysses", "ulysses": 1, "cp_chunks": "none"}, str(Word("cp_kind", "ulysses")))
         alone = Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none"}, str(Word("cp", 1)))
@@ -402,6 +406,19 @@ def _check_cached(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ..
             f"{card.name} cannot be served with a cache, because of {op.name}: {op.operator.alike}; "
             f"{Word('workflow', 'forward-only')} runs its forward over whole sequences"
         )
+
+
+def _check_dealt(card: Card, options: GraphOptions, laid_out: tuple[LaidOut, ...]) -> None:
+    """Raise UsageError for operators that read the keys of a whole request, where ranks of cp share its cache."""
+    if options.cp_kind != DEALT_KEYS:
+        return
+    for op in (op for block in laid_out for op in block.operations if not op.operator.deals_keys()):
+        read, made = ({axis for t in each for axis in t.axes} for each in (op.inputs, op.outputs))
+        if KEYS in read and (KEYS not in made or QUERIES in made):
+            raise UsageError(
+                f"{card.name} has {op.name}, which reads the keys of a whole request, and ranks of cp that share its "
+                f"cache each have some of them: take {Word('cp', 1)}, and {Word('dp')} for more requests"
+            )
 
 
 def _check_latents(card: Card, options: GraphOptions) -> None:
@@ -470,6 +487,7 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
     laid_out = _lay_out_blocks(card, options, layers)
     _check_units(card, options, laid_out)
     _check_cached(card, options, laid_out)
+    _check_dealt(card, options, laid_out)
     tie = _tie(card)
     check_trained(card, options, layers, laid_out, tie)
     if options.strategy:

@@ -82,7 +82,8 @@ class Tracer:
     """Records the operations of one block in issue order.
 
     caches: what operations read of all positions of a sequence (keys, values, latents) is read from a cache, to which
-    an operation before them adds that of the new positions. cached: the caches, by the tensor that is added. cast: the
+    an operation before them adds that of the new positions. deals_keys: ranks of cp share these caches, of which each
+    has the positions that are its own. cached: the caches, by the tensor that is added. cast: the
     copies in fp8 of inputs of matmuls, by the input, where several matmuls of a block may read one. adapts: whether a
     linear layer of this name in the block has an adapter. trains: whether a weight of this name has a gradient. below:
     whether something before the block is trained. kept: gradients that the forward makes, each with the tensor whose
@@ -105,6 +106,7 @@ class Tracer:
     narrowed: dict[str, Tensor] = field(default_factory=dict)
     part: str = ""
     caches: bool = False
+    deals_keys: bool = False
     cached: dict[str, Tensor] = field(default_factory=dict)
     cast: dict[str, Tensor] = field(default_factory=dict)
     adapts: Callable[[str], bool] = lambda name: False
@@ -205,7 +207,7 @@ class Tracer:
             dtype = "cache" if tensor.dtype == "act" else tensor.dtype
             cache = Tensor(f"{tensor.name}.cache", over(KEYS, tensor.axes), dtype, "cache")
             self.cached[tensor.name] = cache
-            self.emit(cache.name, CacheAppend(), (tensor,), cache)
+            self.emit(cache.name, CacheAppend(self.deals_keys), (tensor,), cache)
         return self.cached[tensor.name]
 
     def activation(self, name: str, axes: tuple[str, ...], dtype: str = "act") -> Tensor:

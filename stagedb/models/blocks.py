@@ -69,6 +69,7 @@ def _width(card: Architecture) -> str:
 def layer(t: Tracer, card: Architecture, style: Style, kind: LayerKind, x: Tensor) -> Tensor:
     """A layer of a kind: its mixer and its channel mixer around the residual stream."""
     (mixer, channel_mixer), values = kind.parts, kind.settings
+    t.deals_keys = style.deals_keys
     return RESIDUALS[kind.residual].forward(
         t,
         card,

@@ -30,6 +30,7 @@ class Style:
     loss_chunks: parts of the tokens whose logits are made, and differentiated, in turn.
     serves: sequences are requests, which want the token after their last one, not a loss.
     one_token: a step adds one token to each request. drafts: it checks a draft, so that all its tokens have logits.
+    deals_keys: ranks of cp share the cache of each request, so that attention adds up their parts.
     narrow_tokens: tokens are sent to experts in fp8. dealers: the mesh axes whose ranks an expert's rank gets tokens
     from.
     """
@@ -63,3 +64,4 @@ class Style:
     latents: Literal["attention", "between"] = "attention"
     sinks: Literal["kernel", "rescaled"] = "kernel"
     loss_chunks: int = 1
+    deals_keys: bool = False

@@ -8,10 +8,11 @@ from stagedb.errors import TooLargeError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
-from stagedb.plans.graph_options import RINGS, CpKind, GraphOptions
+from stagedb.plans.graph_options import DEALT_KEYS, RINGS, CpKind, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples, nearest
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.written_words import RANK_ORDER
+from stagedb.workflows import find_workflow
 
 RING = Way({"cp_kind": "ring-p2p", "ulysses": 1}, f"{Word('cp_kind', 'ring-p2p')} without {Word('ulysses')}")
 ALONE = Way({"cp": 1, "cp_kind": "none", "cp_chunks": "none", "ulysses": 1}, str(Word("cp", 1)))
@@ -47,7 +48,7 @@ def with_default_kind(options: GraphOptions, cp: int, ulysses: int) -> GraphOpti
     """
     if cp == 1 or options.cp_kind != "none":
         return options
-    usual = cast(CpKind, options.framework.cp_kinds[0])
+    usual = DEALT_KEYS if find_workflow(options.workflow).caches else cast(CpKind, options.framework.cp_kinds[0])
     return dataclasses.replace(options, cp_kind="ulysses-ring" if ulysses > 1 else usual)
 
 
@@ -98,7 +99,7 @@ def check_context(plan: PlanFields) -> None:
     _check_ulysses(plan)
     if plan.cp == 1:
         return
-    if not plan.options.cp_grad_sync and plan.ep == 1:
+    if plan.ep == 1 and (not plan.options.cp_grad_sync or kind == DEALT_KEYS):
         return
     places = sorted(plan.rank_order.index(axis) for axis in ("cp", "dp") if axis in plan.rank_order)
     apart = len(places) == 2 and places[1] - places[0] > 1
@@ -205,7 +206,7 @@ def check_whole_groups(plan: PlanFields, sizes: Mapping[str, int]) -> None:
     kind = plan.options.cp_kind
     exchange = Way({"cp_kind": "ulysses", "cp_chunks": "none", "ulysses": 1}, str(Word("cp_kind", "ulysses")))
     whole = _of_whole_sequences(sizes)
-    if whole and kind not in ("none", "ulysses"):
+    if whole and kind not in ("none", "ulysses", DEALT_KEYS):
         why = "pass values from token to token" if numbers else "are made of the whole sequence"
         raise Misfit(
             f"{kind} with {whole[0]}, which {why}, so that ranks of cp exchange parts of the sequence for some "
@@ -250,10 +251,12 @@ def check_sequence(plan: PlanFields) -> None:
     split = plan.options.sp and plan.tp > 1
     # Each rank has two chunks, so that causal work is balanced.
     chunks = 2 if plan.options.cp_chunks == "balanced" else 1
-    unit = chunks * plan.cp * (plan.tp if split else 1)
+    # Ranks that share a cache have the same new positions.
+    ranks = 1 if plan.options.cp_kind == DEALT_KEYS else plan.cp
+    unit = chunks * ranks * (plan.tp if split else 1)
     if plan.seq_len % unit == 0:
         return
-    over = [f"cp {plan.cp}{' x 2 chunks' if chunks > 1 else ''}"] * (plan.cp > 1) + [
+    over = [f"cp {plan.cp}{' x 2 chunks' if chunks > 1 else ''}"] * (ranks > 1) + [
         f"tp {plan.tp}, over which sp splits it"
     ] * split
     raise Misfit(

@@ -19,6 +19,8 @@ from stagedb.workflows import find_workflow
 __all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "CpChunks", "CpKind", "GraphOptions"]
 
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
+DEALT_KEYS: CpKind = "allgather-lse"
+"""The kind in which ranks of cp share the cache of each request."""
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
 MOST_PARTS = 512
@@ -240,6 +242,9 @@ class GraphOptions(GraphAspects):
 
     def _check_context(self) -> None:
         kind = self.cp_kind
+        if kind == DEALT_KEYS or (kind != "none" and find_workflow(self.workflow).caches):
+            self._check_dealt_keys()
+            return
         if kind in RINGS and self.attention == "math":
             raise UsageError(
                 f"{kind} is made of fused kernels: {Word('attention', 'math')} needs {Word('cp_kind', 'allgather-kv')}"
@@ -267,6 +272,33 @@ class GraphOptions(GraphAspects):
             raise UsageError(
                 f"with {kind} {reason}, so that chunks balance nothing: take {Word('cp_chunks', 'contiguous')}{near}, "
                 f"or leave {Word('cp_chunks')} out"
+            )
+
+    def _check_dealt_keys(self) -> None:
+        """Raise UsageError where ranks of cp cannot share a cache."""
+        if not find_workflow(self.workflow).caches:
+            raise UsageError(
+                f"{self.cp_kind} shares the cache of each request: {Word('cp_kind', self.cp_kind)} needs "
+                f"{workflows_with('cache')}"
+            )
+        if self.cp_kind != DEALT_KEYS:
+            raise UsageError(
+                f"{self.cp_kind} divides a sequence, and with a cache the ranks of cp share its positions: "
+                f"{self.workflow} takes {Word('cp_kind', DEALT_KEYS)}, or leave {Word('cp_kind')} out"
+            )
+        if self.attention != "fused":
+            raise UsageError(
+                f"{DEALT_KEYS} adds up results of a kernel that gives its log-sum-exp: it needs "
+                f"{Word('attention', 'fused')}"
+            )
+        if self.cp_chunks != "none":
+            raise UsageError(
+                f"with {DEALT_KEYS} each rank has every cp-th position of the cache: leave {Word('cp_chunks')} out"
+            )
+        if self.strategy:
+            raise UsageError(
+                f"{DEALT_KEYS} has layouts of its own for caches, which a strategy of yours does not have: leave "
+                f"{Word('strategy')} or {Word('cp')} out"
             )
 
     @property

@@ -56,7 +56,7 @@ from stagedb.plans.schedule_checks import (
     implied,
     settled,
 )
-from stagedb.plans.serving_checks import check_drafts, check_requests, check_scanned_requests
+from stagedb.plans.serving_checks import check_drafts, check_requests, check_scanned_requests, check_shared_tokens
 from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding, check_units
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
@@ -235,6 +235,7 @@ class Plan(PlanFields):
         check_loss(self)
         check_scanned_requests(self, sizes)
         check_drafts(self, sizes)
+        check_shared_tokens(self, sizes)
 
     def rank_symbols(self, sizes: Mapping[str, int], cp_rank: int, ep_rank: int) -> dict[str, int]:
         """The values of the symbols that differ between ranks of a stage.

@@ -335,8 +335,9 @@ def _of_polynomial(each: Callable[[int, int], int], sums: RequestSums, what: str
     for q, k in ((3, 5), (1024, 70_000), (100_000, 1 << 20)):
         if each(q, k) != a + b * q + c * k + d * q * k:
             raise NotEnoughError(
-                f"{what} depends on the length of each request, as queries see a window, a chunk or some of the keys: "
-                f"sums are not enough. Give {Word('requests')} a list, such as 2x512+0,64x1+4096"
+                f"{what} depends on the length of each request, as queries see a window, a chunk or some of the keys, "
+                f"or ranks of cp share them: sums are not enough. Give {Word('requests')} a list, such as "
+                "2x512+0,64x1+4096"
             )
     return a * sums.n + b * sums.q + c * sums.k + d * sums.qk
 

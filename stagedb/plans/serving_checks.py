@@ -1,11 +1,12 @@
-"""What a step of serving needs: caches that ranks do not share, and requests of the kinds that it runs."""
+"""What a step of serving needs: caches that ranks can share, and requests of the kinds that it runs."""
 
 from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.plans.context_checks import SCANNED
-from stagedb.plans.nearest_plans import Misfit, Way
+from stagedb.plans.graph_options import DEALT_KEYS
+from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples
 from stagedb.plans.plan_fields import PlanFields
 from stagedb.plans.request_batches import RequestBatch
 from stagedb.workflows import WORKFLOWS
@@ -13,15 +14,10 @@ from stagedb.workflows.workflow import Workflow
 
 
 def check_requests(plan: PlanFields) -> None:
-    """Raise UsageError for a step of serving that no cache can have, or whose caches ranks would share."""
+    """Raise UsageError for a step of serving that no cache can have, or whose caches ranks cannot share."""
     workflow = plan.workflow
     if not workflow.caches:
         return
-    if plan.cp > 1:
-        raise Misfit(
-            f"ranks of cp would share the cache of each request, which stagedb does not know in {workflow.name}",
-            ways=[Way({"cp": 1})],
-        )
     if plan.acceptance is not None:
         check_acceptance(plan.acceptance)
     batch = plan.request_batch
@@ -36,6 +32,49 @@ def check_requests(plan: PlanFields) -> None:
         _check_one_token(plan)
     elif workflow.drafts:
         _check_draft(plan)
+    if plan.cp > 1:
+        _check_shared_caches(plan)
+
+
+def _check_shared_caches(plan: PlanFields) -> None:
+    """Raise UsageError for ranks of cp without a key of each request, and for prefixes that requests share there."""
+    batch = plan.request_batch
+    fewest = plan.keys if batch is None else min((each.keys for each in batch.groups), default=batch.longest)
+    if plan.cp > fewest:
+        raise Misfit(
+            f"{plan.cp} ranks of cp share the {fewest} positions of a request, so that some would have none",
+            [Numbers("cp", range(fewest, 0, -1))],
+        )
+    if batch is not None and (batch.sums.s or any(each.shared for each in batch.groups)):
+        raise Misfit(
+            "requests share a prefix, and ranks of cp their caches: stagedb counts the tokens of such a prefix where a "
+            "rank has whole caches",
+            ways=[Way({"cp": 1})],
+            last=f", or give {Word('requests')} without shared tokens",
+        )
+
+
+def check_shared_tokens(plan: PlanFields, sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for tokens that ranks of cp, which have the same ones, cannot deal to experts equally.
+
+    sizes: the model's symbols, `E` for its experts.
+    """
+    if plan.options.cp_kind != DEALT_KEYS or "E" not in sizes:
+        return
+    if plan.requests:
+        raise UsageError(
+            "ranks of cp that share caches route the tokens of their parts of the requests, which stagedb counts for "
+            f"requests of one length: give {Word('micro_batch_size')}, {Word('seq_len')} and {Word('cache_len')} in "
+            f"place of {Word('requests')}, or take {Word('cp', 1)}"
+        )
+    if plan.micro_batch_size % plan.cp:
+        raise Misfit(
+            f"{plan.cp} ranks of cp route the tokens of {plan.micro_batch_size} requests to experts, each those of its "
+            "part of the requests",
+            multiples("micro_batch_size", plan.micro_batch_size, plan.cp),
+            [Way({"cp": 1})],
+            lead="take",
+        )
 
 
 SCANS = tuple(SCANNED)

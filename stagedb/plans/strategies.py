@@ -9,10 +9,12 @@ partitions the sequence over tp between them.
 from collections.abc import Iterable, Mapping
 
 from stagedb.ir.facts import LOSS_TOKENS
-from stagedb.models.kinds import PARTS
+from stagedb.ir.operators import KEYS
+from stagedb.ir.operators.dealt_keys import PARTS
+from stagedb.models.kinds import PARTS as LAYER_PARTS
 from stagedb.models.kinds.experts import with_shared_width
 from stagedb.models.kinds.part import LayerPart, Rule, Table
-from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.graph_options import DEALT_KEYS, GraphOptions
 from stagedb.plans.strategy_files import parse_strategy
 
 ENDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -43,7 +45,7 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def rules(options: GraphOptions, own: bool = True, parts: Iterable[LayerPart] = PARTS) -> Table:
+def rules(options: GraphOptions, own: bool = True, parts: Iterable[LayerPart] = LAYER_PARTS) -> Table:
     """The table of a graph's options: all models' rows, those of the parts of layers, and what an option changes.
 
     own: with the rows of a user's strategy. parts: the parts of layers, if a model has others than stagedb's.
@@ -61,6 +63,8 @@ def rules(options: GraphOptions, own: bool = True, parts: Iterable[LayerPart] = 
         table |= _of_gradient(_of_mesh(parse_strategy(options.strategy).regions, options), options)
     if options.cp_kind == "ulysses-ring":
         table = {region: _two_axes(rule) for region, rule in table.items()}
+    if options.cp_kind == DEALT_KEYS:
+        table = {region: _with_dealt_keys(rule) for region, rule in table.items()}
     for part in parts:
         table |= part.planned(options, table)
     if options.loss_chunks > 1:
@@ -96,6 +100,12 @@ def _of_mesh(table: Table, options: GraphOptions) -> Table:
         }
         for region, rule in table.items()
     }
+
+
+def _with_dealt_keys(rule: Rule) -> Rule:
+    """The rule where ranks of cp share caches: they have the same queries, and keys of their own."""
+    without = {axis: tuple(each for each in over if each != "cp") for axis, over in rule.items()}
+    return {**without, KEYS: ("cp",), PARTS: ("cp",)}
 
 
 def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:

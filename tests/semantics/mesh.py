@@ -426,6 +426,8 @@ class SimulatedMesh(Interpreter):
         for mesh_axis in cuts:
             index, parts = index * self.env[mesh_axis] + rank[mesh_axis], parts * self.env[mesh_axis]
         size = self.sizes[block][axis]
+        if axis == "kseq" and cuts == ("cp",):
+            return 0, len(range(rank["cp"], size, self.env["cp"]))  # every cp-th position
         if axis in REPLICABLE and parts > size:
             return index * size // parts, 1
         if size % parts:

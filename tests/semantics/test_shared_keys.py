@@ -228,7 +228,7 @@ WHOLE = "which reads blocks of the whole sequence"
     [
         ("heavy", GraphOptions(cp_kind="ring-p2p"), rf"heavily_compressed, {WHOLE}: take --cp-kind ulysses, or --cp 1"),
         ("sparse", GraphOptions(cp_kind="allgather-kv"), rf"compressed_sparse, {WHOLE}: take --cp-kind ulysses, or"),
-        ("sparse", GraphOptions(cp_kind="ulysses", workflow="prefill"), f"compressed_sparse, {WHOLE}: take --cp 1"),
+        ("sparse", GraphOptions(cp_kind="allgather-lse", workflow="decode"), "cannot be served with a cache, because"),
         ("window", GraphOptions(cp_kind="ring-alltoall"), "whose attention is one kernel: take --cp-kind ulysses"),
         ("window", GraphOptions(attention="math"), "take --attention fused"),
     ],

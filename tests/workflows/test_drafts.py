@@ -81,7 +81,7 @@ def test_a_request_gains_a_token_and_those_that_are_accepted(words: dict[str, An
         (WORDS, "a draft behind it: give their number with --seq-len, such as --seq-len 4 for drafts of 3 tokens"),
         ({"workflow": "speculative", "seq_len": 3}, "give their number with --cache-len"),
         ({**WORDS, "seq_len": 3, "acceptance": 1.5}, "acceptance is 1.5: --acceptance takes a probability"),
-        ({**WORDS, "seq_len": 3, "cp": 2}, "ranks of cp would share the cache"),
+        ({**WORDS, "seq_len": 3, "cp": 2, "cp_kind": "ring-p2p"}, "speculative takes --cp-kind allgather-lse"),
         ({"workflow": "decode", "cache_len": 9, "acceptance": 0.5}, "no draft, which --acceptance is for"),
         ({"workflow": "decode", "cache_len": 9, "draft": "other"}, "no draft, which --draft is for"),
         ({"workflow": "speculative", "requests": ["2x1+9"]}, "take --workflow decode"),

@@ -35,6 +35,7 @@ from stagedb.ir.operators.attention import (
 )
 from stagedb.ir.operators.causal_softmax import CausalSoftmax
 from stagedb.ir.operators.contraction import Einsum, ReduceSum
+from stagedb.ir.operators.dealt_keys import ScaleByParts, SumOfParts
 from stagedb.ir.operators.elementwise import (
     Activation,
     ActivationGradient,
@@ -316,6 +317,7 @@ OPERATORS: dict[str, type[Operator]] = {
         RsqrtGradient,
         Multiple,
         Shift,
+        ScaleByParts,
         SinkShare,
         SinkShareGradient,
         Softcap,
@@ -330,6 +332,7 @@ OPERATORS: dict[str, type[Operator]] = {
         SplitLastViews,
         SplitViews,
         SumExp,
+        SumOfParts,
         SumProduct,
         TableChoice,
         TokenGate,
@@ -375,6 +378,8 @@ def dump(operator: Operator) -> str:
     fields = dataclasses.asdict(operator)
     if not operator.only:
         del fields["only"]
+    if not operator.deals_keys():
+        fields.pop("dealt", None)  # graphs without it are what they were before it
     return json.dumps({"operator": type(operator).__name__, **fields}, sort_keys=True)
 
 
@@ -515,6 +520,7 @@ __all__ = [
     "Route",
     "Rsqrt",
     "RsqrtGradient",
+    "ScaleByParts",
     "ScoredPairs",
     "ScoresGradient",
     "Send",
@@ -535,6 +541,7 @@ __all__ = [
     "StackLayers",
     "SumCopies",
     "SumExp",
+    "SumOfParts",
     "SumProduct",
     "TableChoice",
     "TokenGate",

@@ -146,6 +146,13 @@ class Operator:
         """How many keys of a sequence its kernel reads."""
         return size(KEYS)
 
+    def deals_keys(self) -> bool:
+        """Whether it works on the keys that a rank of cp has of a cache that these ranks share (`dealt_keys`).
+
+        It then gets the number of keys of the whole sequence as their size, and takes its part itself.
+        """
+        return False
+
     def flops(self, size: Size) -> Expression:
         """FLOPs on one rank; matmul, attention, convolution and scan count, the rest counts 0."""
         return number(0)

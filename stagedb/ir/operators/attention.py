@@ -25,6 +25,7 @@ from stagedb.ir.operators._base import (
     fused_gradient,
     over,
 )
+from stagedb.ir.operators.dealt_keys import dealt, dealt_positions
 from stagedb.ir.operators.heads import fold_heads, pack, repeat_heads, unpack
 from stagedb.ir.operators.scored_pairs import ScoredPairs, heads_here, log_sum, scaled_products
 from stagedb.ir.operators.sparse import ChosenWeights, IndexTarget, index_loss
@@ -58,6 +59,8 @@ class Attention(ScoredPairs):
     head, kv_heads, value: the axes of a head of queries and keys, of the heads of keys, and of a head of values.
     chosen: a query sees the keys that an indexer chose (`sparse.KeyIndex`), whose scores and places are two more
     operands; its backward has the indexer's loss.
+    dealt: ranks of cp share the cache (`dealt_keys`): keys are those of this rank, and results have an axis of the
+    parts in front. A query counts those of the keys that the last one sees that are on the rank.
     """
 
     masked: bool = False
@@ -65,6 +68,7 @@ class Attention(ScoredPairs):
     kv_heads: str = "kv_heads"
     value: str = "head_dim"
     chosen: bool = False
+    dealt: bool = False
 
     kind: ClassVar[str] = "attention"
     over_requests: ClassVar[tuple[str, ...]] = ("batch", QUERIES, KEYS)
@@ -111,7 +115,12 @@ class Attention(ScoredPairs):
         further = dataclasses.replace(packed[0], axes=("batch", BEFORE, "kv_heads", packed[0].axes[-1]))
         return (*inputs, further, further)
 
+    def deals_keys(self) -> bool:
+        return self.dealt
+
     def _keys_seen(self, size: Size) -> Expression:
+        if self.dealt:
+            return dealt(self.keys_seen(size(KEYS)), size(KEYS))
         return size(KEYS) if self.masked else self.keys_seen(size("index_top" if self.chosen else KEYS))
 
     def keys_kept(self, size: Size) -> Expression:
@@ -148,25 +157,31 @@ class Attention(ScoredPairs):
             yield len(own), index_loss(tracer, op, best, IndexTarget(self.scale, self.head), reads)
 
     def _mask(self, place: RankPlace, inputs: Sequence[Array], keys: int) -> Array:
-        return np.asarray(self.seen(place.positions(), np.arange(keys)) & among(self._chosen(inputs), keys))
+        return np.asarray(self.seen(place.positions(), self._columns(place, keys)) & among(self._chosen(inputs), keys))
+
+    def _columns(self, place: RankPlace, keys: int) -> Array:
+        """The positions of the keys that the rank has. keys: how many."""
+        return dealt_positions(place, keys) if self.dealt else np.arange(keys)
 
     def _weights(
         self, place: RankPlace, q: Array, k: Array, inputs: Sequence[Array], lse: Array | None = None
     ) -> _Weights:
         """Scaled products, weights and log-sum-exp of each row, which is made if it is not given."""
         products = scaled_products(q, k, self.factor(q.shape[-1]))
-        scores = self.scored(products, place.positions(), heads_here(place), place.sizes["heads"])
+        columns = self._columns(place, k.shape[1])
+        scores = self.scored(products, place.positions(), heads_here(place), place.sizes["heads"], columns)
         scores = np.where(self._mask(place, inputs, k.shape[1]), scores, -np.inf)
         if lse is None:
             lse = log_sum(scores, self._sinks(inputs))
-        return _Weights(products, np.exp(scores - lse[..., None]), lse)
+        return _Weights(products, np.exp(scores - np.where(lse == -np.inf, 0, lse)[..., None]), lse)
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
         q, k, v = self._operands(inputs)
         q = q[:, -place.lengths["seq"] :]  # a packed tensor of all positions has further ones
         heads = q.shape[2]
         made = self._weights(place, q, repeat_heads(k, heads), inputs)
-        return [np.einsum("bhqk,bkhd->bqhd", made.weights, repeat_heads(v, heads)), made.lse]
+        found = [np.einsum("bhqk,bkhd->bqhd", made.weights, repeat_heads(v, heads)), made.lse]
+        return [each[None] for each in found] if self.dealt else found
 
 
 @dataclass(frozen=True)

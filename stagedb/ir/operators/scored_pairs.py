@@ -72,16 +72,16 @@ class ScoredPairs(Operator):
         """
         return self.scale or 1 / math.sqrt(head_dim)
 
-    def scored(self, products: Array, rows: Array, heads: Array, all_heads: int) -> Array:
+    def scored(self, products: Array, rows: Array, heads: Array, all_heads: int, columns: Array | None = None) -> Array:
         """Scores (batch, heads, queries, keys) from scaled products, before the mask. rows: positions of queries.
 
         heads: the numbers of the heads that this rank has. all_heads: how many the layer has, on which ALiBi's slopes
-        depend.
+        depend. columns: positions of keys; None: from the first one on.
         """
         scores = self.softcap * np.tanh(products / self.softcap) if self.softcap else products
         if not self.alibi:
             return scores
-        apart = np.arange(scores.shape[-1])[None, :] - rows[:, None]
+        apart = (np.arange(scores.shape[-1]) if columns is None else columns)[None, :] - rows[:, None]
         return np.asarray(scores + slopes(all_heads)[heads][:, None, None] * apart)
 
     def slope(self, products: Array) -> Array | float:
@@ -121,10 +121,12 @@ def log_sum(scores: Array, sinks: Array | None) -> Array:
 
     scores: (batch, heads, queries, keys). sinks: one for each head; None without. Returns (batch, heads, queries).
     """
-    top = scores.max(axis=-1)
+    top = scores.max(axis=-1, initial=-np.inf)
     if sinks is not None:
         top = np.maximum(top, sinks[:, None])
+    top = np.where(top == -np.inf, 0, top)  # a rank may have no key that a query sees
     total = np.exp(scores - top[..., None]).sum(axis=-1)
     if sinks is not None:
         total = total + np.exp(sinks[:, None] - top)
-    return np.asarray(top + np.log(total))
+    with np.errstate(divide="ignore"):
+        return np.asarray(top + np.log(total))

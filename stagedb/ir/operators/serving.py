@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, over
+from stagedb.ir.operators._base import KEYS, QUERIES, Array, Labels, Operator, RankPlace, over
+from stagedb.ir.operators.dealt_keys import ADDED, places
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor
@@ -15,24 +16,39 @@ if TYPE_CHECKING:
 class CacheAppend(Operator):
     """Writes what new positions add (keys, values, latents) behind that of earlier ones, in a cache that stays.
 
-    The kernel reads and writes the new positions alone. Its result, the cache, has all of them.
+    The kernel reads and writes the new positions alone. Its result, the cache, has all of them. dealt: ranks of cp
+    share the cache, so that each keeps its own of the new positions (`dealt_keys`).
     """
 
+    dealt: bool = False
+
     kind: ClassVar[str] = "cache"
+
+    def deals_keys(self) -> bool:
+        return self.dealt
 
     def labels(
         self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]
     ) -> tuple[tuple[Labels, ...], tuple[Labels, ...]]:
-        return tuple(over(KEYS, t.axes) for t in inputs), tuple(t.axes for t in outputs)
+        read = tuple(t.axes if self.dealt else over(KEYS, t.axes) for t in inputs)
+        return read, tuple(t.axes for t in outputs)
 
     def reads(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
-        return inputs
+        return tuple(self._own(each) for each in inputs)
 
     def writes(self, inputs: tuple["Tensor", ...], outputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
-        return tuple(replace(new, dtype=cache.dtype) for new, cache in zip(inputs, outputs, strict=True))
+        return tuple(replace(self._own(new), dtype=cache.dtype) for new, cache in zip(inputs, outputs, strict=True))
+
+    def _own(self, new: "Tensor") -> "Tensor":
+        """What the kernel passes of an operand: all of the new positions, or those of this rank."""
+        if not self.dealt:
+            return new
+        return replace(new, axes=tuple(ADDED if axis == QUERIES else axis for axis in new.axes))
 
     def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
-        return inputs
+        if not self.dealt:
+            return inputs
+        return [new[:, places(place, place.before + np.arange(new.shape[1]))] for new in inputs]
 
 
 @dataclass(frozen=True)

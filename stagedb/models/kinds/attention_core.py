@@ -49,6 +49,8 @@ class HeadAxes:
 
 
 USUAL_HEADS = HeadAxes()
+PARTS = "key_parts"
+"""The axis of the parts of a request's keys that ranks of cp have, if they share its cache."""
 QUERY = ("batch", "seq", "heads", "head_dim")
 KEY = ("batch", "seq", "kv_heads", "head_dim")
 PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
@@ -72,6 +74,8 @@ def core_of(
     if blocks:
         return _core_of_blocks(t, card, style, qkv, values, blocks[0], heads)
     sinks = qkv[-1:] if values["sinks"] else ()
+    if style.deals_keys:
+        return _dealt_core(t, card, qkv[: len(qkv) - len(sinks)], sinks, rules_of(card, values), heads, chosen)
     core = _plain_core if style.attention == "math" else _fused_core
     return core(t, card, style, qkv[: len(qkv) - len(sinks)], sinks, values, heads, chosen)
 
@@ -167,6 +171,52 @@ def _fused_core(
         lse,
     )
     return rescaled(t, context, lse, sinks[0], heads) if sinks and rescales else context
+
+
+def _dealt_core(
+    t: "Tracer",
+    card: Architecture,
+    qkv: "tuple[Tensor, ...]",
+    sinks: "tuple[Tensor, ...]",
+    rules: dict[str, Any],
+    heads: HeadAxes,
+    chosen: "tuple[Tensor, ...]",
+) -> "Tensor":
+    """The context of ranks that each have a part of the keys, from a kernel that does not know sinks."""
+    check_no_index(card, chosen)
+    qkv = split(t, qkv)
+    t.enter("attention_core", Tag.ATTENTION_CORE)
+    operator = ops.Attention(**{**rules, "sinks": False}, **heads.words, dealt=True)
+    context, sums = dealt_context(t, operator, qkv, heads.context)
+    if not sinks:
+        return context
+    lse = t.activation("attn.lse", ("batch", "heads", "seq"), "fp32")
+    t.emit("attn.lse", ops.SumOfParts(), (sums,), lse)
+    return rescaled(t, context, lse, sinks[0], heads)
+
+
+def check_no_index(card: Architecture, chosen: "tuple[Tensor, ...]") -> None:
+    """Raise UsageError for an indexer where ranks of cp share the cache. chosen: what the indexer chose."""
+    if chosen:
+        raise UsageError(
+            f"{card.name} has an indexer, which chooses among the keys of a whole request, and ranks of cp that share "
+            f"its cache each have some of them: take {Word('cp', 1)}, and {Word('dp')} for more requests"
+        )
+
+
+def dealt_context(
+    t: "Tracer", operator: "ops.Attention", operands: "tuple[Tensor, ...]", axes: tuple[str, ...]
+) -> "tuple[Tensor, Tensor]":
+    """The context of all keys, which ranks of cp add up, and the log-sum-exp of each rank's keys.
+
+    operator: the kernel of a rank's keys. operands: its own. axes: those of the context.
+    """
+    part = t.activation("attn.part", (PARTS, *axes))
+    sums = t.activation("attn.part_lse", (PARTS, "batch", "heads", "seq"), "fp32")
+    context = t.activation("attn.core", axes)
+    t.emit("attn.part", operator, operands, part, sums)
+    t.emit("attn.core", ops.ScaleByParts(), (part, sums), context)
+    return context, sums
 
 
 def rescaled(t: "Tracer", context: "Tensor", lse: "Tensor", sinks: "Tensor", heads: HeadAxes) -> "Tensor":

@@ -390,12 +390,15 @@ def _planned(choices: ShardingChoices, table: Table) -> Table:
     `experts` the experts are partitioned over ep and the slots over edp. Tensor parallelism is inside each expert;
     without `expert_tp`, under sp, the ranks of tp, which have tokens of their own, are among those of edp and ep.
     Without sp they have the same tokens, and each deals them to its own experts (`experts_of_tp`), so that the results
-    of a token's choices are added over tp. With `routes_whole` the ranks of tp have the same tokens in `router`. On
-    ranks of tp experts of attention have parts of all heads, and those of a feed-forward have parts of their width.
+    of a token's choices are added over tp. Ranks of cp that share a cache have the same tokens, and each routes those
+    of its part of the requests. With `routes_whole` the ranks of tp have the same tokens in `router`. On ranks of tp
+    experts of attention have parts of all heads, and those of a feed-forward have parts of their width.
     """
     width: Rule = {"expert_ffn": ("tp",), "query_heads": ("tp",)} if choices.expert_tp else {}
     experts: Rule = {"experts": ("ep", "tp") if choices.experts_of_tp else ("ep",), "slots": ("edp",), **width}
     tokens = table["between"]
+    if choices.cp_kind == "allgather-lse":
+        tokens = {**tokens, "batch": (*tokens["batch"], "cp")}
     if choices.routes_whole:
         tokens = {axis: tuple(each for each in cut if each != "tp") for axis, cut in tokens.items()}
     # Where ranks of tp have the same tokens, each has the queries of its own heads.

@@ -12,7 +12,7 @@ from stagedb.ir.tags import Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds import key_index
 from stagedb.models.kinds.attention import ATTENTION
-from stagedb.models.kinds.attention_core import HeadAxes, core_of
+from stagedb.models.kinds.attention_core import HeadAxes, check_no_index, core_of, dealt_context
 from stagedb.models.kinds.part import (
     Architecture,
     Branch,
@@ -49,6 +49,8 @@ def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x:
         t.enter("attention")
         weight = t.weight("attn.wkv_b.weight", UP, 2)
         chosen = key_index.chosen_keys(t, values, x, latent) if values["index_heads"] else ()
+        if style.deals_keys:
+            check_no_index(card, chosen)
         context = _absorbed(t, values, weight, (q, narrow, rope), chosen, _turns(card))
         return shared.row_linear(t, style, "attn.wo", context, ("hidden", "heads", "value_dim"), bias)
     k, v = _keys_values(t, style, narrow, rope)
@@ -153,9 +155,12 @@ def _absorbed(
     t.emit("attn.keys", ops.JoinLast(), (latent, rope), keys)
     t.enter("attention_core", Tag.ATTENTION_CORE)
     scale = float(values["scale"]) or (int(values["nope_dim"]) + int(values["rope_dim"])) ** -0.5
-    operator = ops.LatentAttention(head="kv_a", value="kv_rank", scale=scale, chosen=bool(chosen))
-    context, lse = t.activation("attn.core", (*NARROW[:-1], "kv_rank")), t.activation("attn.lse", LSE, "fp32")
-    t.emit("attn.core", operator, (query, keys, *chosen), context, lse)
+    operator = ops.LatentAttention(head="kv_a", value="kv_rank", scale=scale, chosen=bool(chosen), dealt=t.deals_keys)
+    if t.deals_keys:
+        context, _ = dealt_context(t, operator, (query, keys), (*NARROW[:-1], "kv_rank"))
+    else:
+        context, lse = t.activation("attn.core", (*NARROW[:-1], "kv_rank")), t.activation("attn.lse", LSE, "fp32")
+        t.emit("attn.core", operator, (query, keys, *chosen), context, lse)
     t.enter("attention")
     return _projected(t, "attn.values", context, up[1], "value_dim")
 

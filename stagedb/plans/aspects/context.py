@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 from stagedb.mentions import Word
 from stagedb.plans.aspects.word import WordSpec, aspect
 
-CpKind = Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
+CpKind = Literal[
+    "none", "allgather-kv", "allgather-lse", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"
+]
 CpChunks = Literal["none", "balanced", "contiguous"]
 
 
@@ -31,14 +33,16 @@ class ContextOptions:
         CpKind,
         WordSpec(
             f"How the ranks of {Word('cp')} compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, "
-            "ulysses or ulysses-ring.",
+            "ulysses or ulysses-ring; with a cache: allgather-lse.",
             property="how ranks of cp compute attention",
-            unset="torch: ring-allgather; megatron: ring-p2p",
+            unset="torch: ring-allgather; megatron: ring-p2p; with a cache: allgather-lse",
             metavar="KIND",
             noun="kind of context parallelism",
         ),
     ] = "none"
-    """`none`: cp is 1. `allgather-kv`: keys and values are gathered. `ring-allgather`: keys and values are gathered
+    """`none`: cp is 1. `allgather-kv`: keys and values are gathered. `allgather-lse`: ranks share the cache of each
+    request, position by position; all have all queries, the log-sum-exps of their parts are gathered, and the scaled
+    results are added up by an all-reduce (vLLM's `cp_lse_ag_out_ar`). `ring-allgather`: keys and values are gathered
     once, and a rank computes with those of one rank a turn. `ring-alltoall`: they go from rank to rank (both are
     torch's rings). `ring-p2p`: they go by sends and receives (Transformer Engine). `ulysses`: each rank has the whole
     sequence of some heads. `ulysses-ring`: neighbours share the sequence of some heads, in a ring over the others
