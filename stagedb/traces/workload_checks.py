@@ -11,6 +11,7 @@ from stagedb.collectives import KINDS, SIMULATED
 from stagedb.errors import StagedbError
 from stagedb.lowering.stage_blocks import BUCKET
 from stagedb.mentions import Word
+from stagedb.plans.graph_options import DEALT_KEYS
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
 from stagedb.workload.issue_order import Sequence
@@ -34,6 +35,7 @@ def check_workload(workload: Workload, nodes: Mapping[int, Sequence]) -> None:
 
 
 def _sizes(workload: Workload) -> Iterator[str]:
+    shared = workload.plan.get("cp_kind") == DEALT_KEYS
     for columns in workload.classes:
         ops = columns.ops
         if not len(ops) or not len(columns.tasks):
@@ -48,7 +50,7 @@ def _sizes(workload: Workload) -> Iterator[str]:
             elif 1 <= ops.size[row] < kind.smallest:
                 yield (
                     f"{_op(columns, row)} gathers {ops.size[row]} bytes a rank over {ops.axis[row]}, which below "
-                    f"{kind.smallest} never ends in a simulator: {_larger(_block(columns, row), ops.axis[row])}"
+                    f"{kind.smallest} never ends in a simulator: {_larger(_block(columns, row), ops.axis[row], shared)}"
                 )
 
 
@@ -57,10 +59,14 @@ def _block(columns: ClassColumns, row: int) -> str:
     return columns.origins.block[row] if columns.origins.block else ""
 
 
-def _larger(block: str, axis: str) -> str:
+def _larger(block: str, axis: str, shared: bool) -> str:
     """What an error suggests to make a gathered part larger: the size of parameters depends on the degree alone, that
-    of activations on the sequence too.
+    of activations on the sequence too, and that of log-sum-exps on the requests and the heads of a rank.
+
+    shared: ranks of cp share the cache of each request.
     """
+    if axis == "cp" and shared:
+        return f"take more requests at once or a lower {Word('tp')}, as a rank gathers 4 bytes for each head of a token"
     if block == BUCKET or "dp" in axis:
         return f"take a lower {Word('dp')}, {Word('zero', 0)}, or a larger model"
     return f"take longer sequences or a lower {axis}"
