@@ -59,9 +59,19 @@ class GraphWords(TypedDict, total=False):
     """Megatron-Core's modules of a layer to recompute, such as layernorm,moe_act."""
     early_stop: bool
     """Recompute only what the backward reads, or everything. [torch: early-stop; megatron: all]"""
-    cp_kind: Literal["none", "allgather-kv", "ring-allgather", "ring-alltoall", "ring-p2p", "ulysses", "ulysses-ring"]
+    cp_kind: Literal[
+        "none",
+        "allgather-kv",
+        "allgather-lse",
+        "ring-allgather",
+        "ring-alltoall",
+        "ring-p2p",
+        "ulysses",
+        "ulysses-ring",
+    ]
     """How the ranks of cp compute attention: allgather-kv, ring-allgather, ring-alltoall, ring-p2p, ulysses or
-    ulysses-ring. [torch: ring-allgather; megatron: ring-p2p]"""
+    ulysses-ring; with a cache: allgather-lse. [torch: ring-allgather; megatron: ring-p2p; with a cache:
+    allgather-lse]"""
     cp_chunks: Literal["none", "balanced", "contiguous"]
     """Which part of a sequence a rank of cp has: balanced (a chunk from the front and one from the back) or
     contiguous. [balanced if the kind allows it]"""

@@ -106,6 +106,7 @@ def counted(
         raise UsageError(
             f"blocks and requests have at most {MOST_TOKENS:,} tokens, not {max(block, words.tokens or 1):,}"
         )
+    block *= plan.cp  # of a request, whose tokens ranks of cp share: vLLM's virtual block
     asked = words.tokens or plan.positions
     lengths = dict.fromkeys([asked, words.setting("longest", asked)])
     sizes = _Sizes(store, wanted)
@@ -207,7 +208,7 @@ class _Sizes:
         words: dict[str, object] = {"micro_batch_size": None, "seq_len": None, "cache_len": None, "requests": [text]}
         if DRAFTING not in self.wanted.source.sizes:
             words |= {"workflow": "decode", "draft": None, "acceptance": None}
-        return 2 * request - self._caches(self._changed(words))[stage]
+        return 2 * request - self._caches(self._changed(words))[stage]  # ranks of cp share no prefixes
 
     def _of(self, tokens: int) -> Mapping[int, int]:
         """By stage: the cache of a request of its own, as its prefill leaves it."""
@@ -216,16 +217,21 @@ class _Sizes:
         return self.known[tokens]
 
     def _caches(self, plan: Plan) -> Mapping[int, int]:
-        """By stage: the bytes of the caches of a plan's requests on a rank."""
+        """By stage: the bytes of the caches of a plan's requests on a rank, for one request on each rank of dp."""
         from stagedb.lowering import IndexedGraph, lower
         from stagedb.memory import Category, memory_of
 
         program = lower(IndexedGraph.of(graph_of(self.wanted.source, plan.options, self.store)), plan)
         return {
-            stage: each.usage.before().get(Category.CACHE, 0)
+            stage: each.usage.before().get(Category.CACHE, 0) // self._together
             for each in memory_of(program)
             for stage in each.rank_class.stages
         }
+
+    @property
+    def _together(self) -> int:
+        """Requests of a plan that is tried: as many as ranks of cp that deal them to experts, else one."""
+        return self.wanted.plan.cp if "E" in self.wanted.source.sizes else 1
 
     def _plan(self, tokens: int) -> Plan:
         one: dict[str, object]
@@ -236,7 +242,7 @@ class _Sizes:
             one = {"seq_len": checked, "cache_len": max(tokens - checked, 1)}
         else:
             one = {"workflow": "prefill", "seq_len": tokens, "cache_len": 0, "draft": None, "acceptance": None}
-        return self._changed({**one, "micro_batch_size": 1})
+        return self._changed({**one, "micro_batch_size": self._together})
 
     def _changed(self, words: Mapping[str, object]) -> Plan:
         """The plan with other requests. words: those that describe them."""

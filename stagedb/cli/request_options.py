@@ -115,7 +115,7 @@ def _answer(fit: "RequestFit") -> Iterator[str]:
         yield f"the next needs {_gb(fit.missing)} more"
     else:
         yield f"does not fit: no request of {fit.tokens:,} tokens has room{blocks}"
-        yield f"one needs {_gb(fit.missing)} more: take more --tp or --pp, or fewer tokens"
+        yield f"one needs {_gb(fit.missing)} more: take more --tp, --cp or --pp, or fewer tokens"
 
 
 def _parts(parts: Mapping[str, int]) -> str:

@@ -58,7 +58,8 @@ class MemoryShare:
 class RequestFit:
     """Requests that the cache of a rank has room for.
 
-    cache: bytes for caches. block_tokens: tokens of a block. block: its bytes in all layers of the rank. tokens: those
+    cache: bytes for caches. block_tokens: tokens of a block; where ranks of cp share caches,
+    those of one block on each of them. block: its bytes in all layers of the rank. tokens: those
     of a request. request: the bytes of its blocks, the last one whole. even: every layer keeps all tokens of a request,
     so that the blocks of all requests are alike. limit: the most blocks, if an engine has a limit. shared: tokens of a
     prefix that all requests have, in whole blocks, which are there once. prefix: the bytes of these blocks.

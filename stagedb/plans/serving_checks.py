@@ -69,8 +69,8 @@ def check_shared_tokens(plan: PlanFields, sizes: Mapping[str, int]) -> None:
         )
     if plan.micro_batch_size % plan.cp:
         raise Misfit(
-            f"{plan.cp} ranks of cp route the tokens of {plan.micro_batch_size} requests to experts, each those of its "
-            "part of the requests",
+            f"a micro-batch of {plan.micro_batch_size} is not divisible by the {plan.cp} ranks of cp, of which each "
+            "routes the tokens of its part of the requests to experts",
             multiples("micro_batch_size", plan.micro_batch_size, plan.cp),
             [Way({"cp": 1})],
             lead="take",

@@ -72,7 +72,21 @@ def test_no_room_for_a_single_request(run: Run) -> None:
     found = run("memory", *words, "--memory-share", "0.9", *STEP)
     assert found.status == 1
     assert "does not fit: no request of 1,000 tokens has room: 0 blocks of 16; one needs " in found.out
-    assert "take more --tp or --pp, or fewer tokens" in found.out
+    assert "take more --tp, --cp or --pp, or fewer tokens" in found.out
+
+
+def test_ranks_that_share_caches_have_a_block_each_of_the_same_tokens(run: Run) -> None:
+    """A block of a request is a block of 16 tokens on each rank of cp: as many blocks, each of more tokens."""
+    words = ("--model", "llama3.1-8b", "--workflow", "decode", "--cache-len", "999", "--capacity", "25250627584B")
+    share = ("--memory-share", "0.9", "--held", "1237612954B", *STEP)
+    found = run("memory", *words, *share, "--cp", "3")
+    # A request of 1,000 tokens has 21 blocks of 48, and 2,588 // 21 are 123.
+    assert "fits 123 requests of 1,000 tokens: 2,588 blocks of 48; the next needs 0.03 GB more" in found.out
+    words = ("--model", "gpt-oss-20b", "--workflow", "decode", "--cache-len", "99", "--micro-batch-size", "3")
+    share = ("--request-len", "96_000", "--capacity", "100GB", "--memory-share", "0.9", "--held", "0B", *STEP)
+    fits = [re.search(r"fits (\d+) requests", run("memory", *words, *share, "--cp", cp).out) for cp in ("1", "3")]
+    alone, shared = (int(each[1]) for each in fits if each is not None)
+    assert shared // 3 == alone > 0, "windows are shared as well as whole caches, and experts deal requests"
 
 
 def test_tensor_parallelism_makes_blocks_smaller_and_pipelines_count_the_stage_with_the_least_room(run: Run) -> None:
