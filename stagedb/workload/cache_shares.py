@@ -5,18 +5,24 @@ scan) of its place on tp. Where tp has more ranks than units, or a layer's cache
 of tp hold copies. Each receiver gets every part that it keeps once. If n receivers keep the same unit of a request, and
 m senders have it, receiver i gets it from sender i * m // n, both in the order of tp. With as many of both each gets it
 from the same place; a single receiver gets it from the first sender.
+
+Ranks of cp have every cp-th position of a cache, so that a position goes from the one that has it to the one that keeps
+it. What has no positions, the states of scans, is whole on each of them, and goes as copies on tp go.
 """
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.expressions import evaluate
+from stagedb.ir.operators import KEYS
 from stagedb.ir.symbolic_graph import SymGraph, SymTensor
 from stagedb.mentions import Word
 from stagedb.plans import Mesh, Plan
@@ -24,8 +30,9 @@ from stagedb.workload.instance_columns import Ints, Workload
 
 _CUT = re.compile(r"([a-z_]+):partitioned\((\w+)\)", re.ASCII)
 
-Part = tuple[str, int]
-"""The axis of a layer's cache that tp cuts, and how many units it has; ("", 1) for one that is not cut."""
+Part = tuple[str, int, int]
+"""The axis of a layer's cache that tp cuts, and how many units it has ("" and 1 for one that is not cut); then how many
+of a request's last positions it keeps, 0 for a state."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +76,22 @@ class CacheSide(ServedStep):
         return found
 
     def kept(self, block: str, tokens: int) -> Mapping[Part, int]:
-        """The bytes that a layer keeps of one request with `tokens` tokens, by what tp cuts.
+        """The bytes that a layer keeps of one request with `tokens` tokens, by what tp and cp cut.
 
-        The bytes are those on all ranks of tp, without copies. block: of the layer.
+        The bytes are those on all ranks of tp and cp, without copies. block: of the layer.
         """
         env = {**self.plan.env(self.graph.sizes), "B": 1, "S": 1, "SK": tokens, "dp": 1, "cp": 1, "tp": 1}
         found = Counter[Part]()
         for tensor in self._caches.get(block, ()):
-            found[_part(tensor, env)] += evaluate(tensor.bytes, env, what=f"the bytes of {tensor.name}")
+            size, last = (
+                evaluate(tensor.bytes, {**env, "SK": keys}, what=f"the bytes of {tensor.name}") for keys in (tokens, 1)
+            )
+            positions = size // last if KEYS in tensor.axes else 0
+            found[*_part(tensor, env), positions] += size
         return found
 
 
-def _part(tensor: SymTensor, env: Mapping[str, int]) -> Part:
+def _part(tensor: SymTensor, env: Mapping[str, int]) -> tuple[str, int]:
     """The axes of a cache that tp cuts, in a form that can be sent. StagedbError for a layout that cannot."""
     cuts: dict[str, str] = {}
     for text in tensor.layout:
@@ -109,17 +120,31 @@ def messages(sender: CacheSide, receiver: CacheSide) -> dict[tuple[int, int], in
         for other, theirs in receiver.layers.items():
             by_places = _by_places(sender, receiver, sorted(layers.keys() & theirs.keys()), stage, other, lengths)
             for (dp, other_dp, tokens), requests in dealt.items():
-                for (tp, other_tp), size in by_places[tokens].items():
-                    ends = ranks.rank(tp=tp, dp=dp, pp=stage), others.rank(tp=other_tp, dp=other_dp, pp=other)
+                for (here, there), size in by_places[tokens].items():
+                    ends = (
+                        ranks.rank(**here.on_axes, dp=dp, pp=stage),
+                        others.rank(**there.on_axes, dp=other_dp, pp=other),
+                    )
                     found[ends] += requests * size
     return dict(sorted(found.items()))
 
 
+class _Place(NamedTuple):
+    """The place of a rank among those that have parts of the same requests and layers."""
+
+    tp: int
+    cp: int
+
+    @property
+    def on_axes(self) -> dict[str, int]:
+        return self._asdict()
+
+
 def _by_places(
     sender: CacheSide, receiver: CacheSide, layers: Sequence[int], stage: int, other: int, lengths: Sequence[int]
-) -> dict[int, Counter[tuple[int, int]]]:
-    """By the length of a request, the bytes of it in some layers by the places on tp of both ends."""
-    found: dict[int, Counter[tuple[int, int]]] = {}
+) -> dict[int, Counter[tuple[_Place, _Place]]]:
+    """By the length of a request, the bytes of it in some layers by the places on tp and cp of both ends."""
+    found: dict[int, Counter[tuple[_Place, _Place]]] = {}
     for tokens in lengths:
         sums, known = Counter[Part](), dict[str, Mapping[Part, int]]()
         for layer in layers:
@@ -127,10 +152,13 @@ def _by_places(
             if block not in known:
                 known[block] = _same(sender, receiver, layer, (block, theirs), tokens)
             sums.update(known[block])
-        by_place = Counter[tuple[int, int]]()
-        for (_, units), size in sums.items():
-            for ends, number in shares(units, sender.plan.tp, receiver.plan.tp).items():
-                by_place[ends] += number * (size // units)
+        by_place = Counter[tuple[_Place, _Place]]()
+        for (_, units, last), size in sums.items():
+            along = shares_of_cp(tokens, last, sender.plan.cp, receiver.plan.cp)
+            for (tp, other_tp), number in shares(units, sender.plan.tp, receiver.plan.tp).items():
+                for (cp, other_cp), positions in along.items():
+                    ends = _Place(tp, cp), _Place(other_tp, other_cp)
+                    by_place[ends] += number * positions * (size // units // max(last, 1))
         found[tokens] = by_place
     return found
 
@@ -234,6 +262,22 @@ def shares(units: int, senders: int, receivers: int) -> Counter[tuple[int, int]]
     for owning, taking in zip(owners, takers, strict=True):
         for at, taker in enumerate(taking):
             found[owning[at * len(owning) // len(taking)], taker] += 1
+    return found
+
+
+def shares_of_cp(tokens: int, last: int, senders: int, receivers: int) -> Counter[tuple[int, int]]:
+    """How many positions of a request a sender's place on cp sends to a receiver's, by both; of a state 1 to each.
+
+    tokens: those of the request, of which a layer keeps the `last` ones; 0: a state. senders, receivers: how many ranks
+    of cp each end has.
+    """
+    if not last:
+        return Counter({(at * senders // receivers, at): 1 for at in range(receivers)})
+    found, period = Counter[tuple[int, int]](), math.lcm(senders, receivers)
+    for place in range(period):
+        first = tokens - last + (place - tokens + last) % period
+        if first < tokens:
+            found[place % senders, place % receivers] += len(range(first, tokens, period))
     return found
 
 

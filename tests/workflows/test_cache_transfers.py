@@ -65,6 +65,14 @@ LAYOUTS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
         {"pp": 2, "virtual_stages": 2, "schedule": "interleaved", "global_batch_size": 2, "micro_batch_size": 1},
         {"tp": 4, "micro_batch_size": 2},
     ),
+    ({"micro_batch_size": 2}, {"cp": 3, "micro_batch_size": 2}),
+    ({"tp": 2, "cp": 2, "micro_batch_size": 2}, {"tp": 2, "cp": 2, "micro_batch_size": 2}),
+    ({"tp": 8, "cp": 3, "micro_batch_size": 2}, {"tp": 4, "cp": 2, "dp": 2, "micro_batch_size": 1}),
+    ({"cp": 2, "dp": 2, "micro_batch_size": 2}, {"tp": 8, "micro_batch_size": 4, "pp": 2, "global_batch_size": 4}),
+    (
+        {"cp": 2, "tp": 2, "micro_batch_size": 2, "rank_order": ("cp", "tp", "dp", "pp")},
+        {"cp": 4, "micro_batch_size": 2},
+    ),
     (
         {"tp": 2, "dp": 2, "micro_batch_size": 1, "rank_order": ("dp", "cp", "tp", "pp")},
         {"tp": 2, "micro_batch_size": 2},
@@ -103,7 +111,7 @@ def units(kind: str, layer: int) -> Iterator[tuple[str, int, int, int]]:
 
 def places(plan: Any) -> Iterator[tuple[int, dict[str, int]]]:
     """Each rank with its place on each axis, counted like the digits of a number."""
-    for rank in range(plan.tp * plan.dp * plan.pp):
+    for rank in range(plan.tp * plan.dp * plan.pp * plan.cp):
         rest, at = rank, {}
         for axis in plan.rank_order:
             rest, at[axis] = divmod(rest, getattr(plan, axis))
@@ -121,7 +129,8 @@ def owned(kind: str, plan: Any, requests: Mapping[int, int]) -> dict[int, set[Un
             for name, heads, tokens, _ in units(kind, layer):
                 own = range(1) if not heads else [h for h in range(heads) if at["tp"] in _having(h, heads, plan.tp)]
                 mine = (request for request, dp in requests.items() if dp == at["dp"])
-                found[rank] |= {(r, layer, name, h, t) for r in mine for h in own for t in range(tokens)}
+                positions = [t for t in range(TOKENS - tokens, TOKENS) if t % plan.cp == at["cp"]]
+                found[rank] |= {(r, layer, name, h, t) for r in mine for h in own for t in positions}
     return found
 
 
@@ -160,14 +169,19 @@ def dict_of(plan: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_each_message_is_a_count_of_what_its_ends_have(kind: str, layout: Any) -> None:
+    if "indexer" in kind and any(each.get("cp", 1) > 1 for each in layout):
+        with pytest.raises(UsageError, match="has an indexer, which chooses among the keys of a whole request"):
+            sides(model_of(kind), *layout)
+        return
     sender, receiver = sides(model_of(kind), *layout)
     assert messages(sender, receiver) == counted(kind, sender.plan, receiver.plan)
 
 
+@pytest.mark.parametrize("cp", [1, 2])
 @pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "kimi-linear-48b-a3b", "lfm2-1.2b", "gpt-oss-20b"])
-def test_a_rank_receives_the_caches_that_it_has_room_for(name: str) -> None:
+def test_a_rank_receives_the_caches_that_it_has_room_for(name: str, cp: int) -> None:
     model = load_card(name)
-    words = {"tp": 2, "pp": 2, "micro_batch_size": 1, "global_batch_size": 4, "dp": 2}
+    words = {"tp": 2, "pp": 2, "micro_batch_size": 2, "global_batch_size": 4, "dp": 2, "cp": cp}
     sender, receiver = sides(model, {"tp": 2, "micro_batch_size": 4}, words)
     found = Counter[int]()
     for (_, target), size in messages(sender, receiver).items():

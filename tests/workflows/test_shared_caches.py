@@ -178,7 +178,10 @@ def test_what_cannot_be_shared_is_refused(words: dict[str, Any], reason: str) ->
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ({"cp": 2, "micro_batch_size": 3, "cache_len": 9}, "a micro-batch of 3 is not divisible by the 2 ranks of cp.*: take"),
+        (
+            {"cp": 2, "micro_batch_size": 3, "cache_len": 9},
+            "a micro-batch of 3 is not divisible by the 2 ranks of cp.*: take",
+        ),
         ({"cp": 2, "requests": "4x1+900"}, "give --micro-batch-size, --seq-len and --cache-len in place of --requests"),
     ],
 )
