@@ -121,11 +121,9 @@ def messages(sender: CacheSide, receiver: CacheSide) -> dict[tuple[int, int], in
             by_places = _by_places(sender, receiver, sorted(layers.keys() & theirs.keys()), stage, other, lengths)
             for (dp, other_dp, tokens), requests in dealt.items():
                 for (here, there), size in by_places[tokens].items():
-                    ends = (
-                        ranks.rank(**here.on_axes, dp=dp, pp=stage),
-                        others.rank(**there.on_axes, dp=other_dp, pp=other),
-                    )
-                    found[ends] += requests * size
+                    source = ranks.rank(tp=here.tp, cp=here.cp, dp=dp, pp=stage)
+                    target = others.rank(tp=there.tp, cp=there.cp, dp=other_dp, pp=other)
+                    found[source, target] += requests * size
     return dict(sorted(found.items()))
 
 
@@ -134,10 +132,6 @@ class _Place(NamedTuple):
 
     tp: int
     cp: int
-
-    @property
-    def on_axes(self) -> dict[str, int]:
-        return self._asdict()
 
 
 def _by_places(
