@@ -18,9 +18,10 @@ from stagedb.workflows import find_workflow
 
 __all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "CpChunks", "CpKind", "GraphOptions"]
 
-CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 DEALT_KEYS: CpKind = "allgather-lse"
 """The kind in which ranks of cp share the cache of each request."""
+CP_KINDS: tuple[CpKind, ...] = tuple(kind for kind in get_args(CpKind) if kind != DEALT_KEYS)
+"""The kinds in which ranks of cp have parts of a sequence, and `none`."""
 RINGS: tuple[CpKind, ...] = ("ring-allgather", "ring-alltoall", "ring-p2p", "ulysses-ring")
 CP_CHUNKS: tuple[CpChunks, ...] = get_args(CpChunks)
 MOST_PARTS = 512

@@ -6,11 +6,11 @@ Groups of some ranks that span levels need the cost model's rules of ASTRA-sim (
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from stagedb.plans.aspects.context import CpKind
+from stagedb.plans.graph_options import CP_KINDS
 from stagedb.schedules import LOOP, SCHEDULES
 from stagedb.systems import Collectives, System
 from stagedb.traces.set_validation import validate_traces
@@ -54,12 +54,17 @@ def test_every_schedule(tmp_path: Path, schedule: str) -> None:
     assert matched(FLAT, tmp_path, model, 4, **words)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(CpKind) if kind != "none"])
+@pytest.mark.parametrize("kind", [kind for kind in CP_KINDS if kind != "none"])
 def test_every_form_of_context_parallelism(tmp_path: Path, kind: str) -> None:
     """Its groups have every second rank of two nodes, so that rings and exchanges leave a node."""
     words = {"tp": 2, "cp": 4, "dp": 2, "cp_kind": kind, "global_batch_size": 2, "seq_len": 2048}
     both = {"ulysses": 2} if kind == "ulysses-ring" else {}
     assert matched(simulated(TWO), tmp_path, LLAMA, 1, **words, **both)
+
+
+def test_ranks_that_share_caches(tmp_path: Path) -> None:
+    words = {"workflow": "decode", "cache_len": 2046, "tp": 2, "cp": 4, "dp": 2, "micro_batch_size": 16}
+    assert matched(simulated(TWO), tmp_path, LLAMA, 1, **words)
 
 
 GROUPS: dict[str, tuple[System, str, dict[str, Any]]] = {
