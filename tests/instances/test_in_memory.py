@@ -91,6 +91,14 @@ PLANS: dict[str, tuple[str, dict[str, Any]]] = {
         {"workflow": "prefill", "micro_batch_size": 4, "tp": 2, "dp": 2, "ep": 2, "pp": 2}
         | {"expert_load": (4, 2, 1, 1), "redundant_experts": 2, "global_batch_size": 16},
     ),
+    "shared caches": (
+        "llama",
+        {"workflow": "prefill", "micro_batch_size": 3, "tp": 2, "cp": 3, "dp": 2, "pp": 2} | {"global_batch_size": 12},
+    ),
+    "shared caches and experts": (
+        "deepseek",
+        {"workflow": "prefill", "micro_batch_size": 2, "cp": 2, "dp": 2, "ep": 4} | {"expert_load": (3, 1, 2, 2)},
+    ),
     "uneven experts": ("deepseek", {"dp": 4, "ep": 4, "expert_load": (3, 1, 2, 2)}),
     "overlapped experts": (
         "moe",
