@@ -93,6 +93,20 @@ def test_a_rank_computes_its_own_keys_and_sends_log_sum_exps_and_contexts() -> N
         assert sum(map(int, made.class_of(2 * rank).ops.flops)) == shared + 32 * 4 * 16 * 16 * 128 * own
 
 
+def test_a_rank_routes_the_tokens_of_its_part_of_the_requests() -> None:
+    """Mixtral 8x7B: each of 4 ranks routes 4 of 16 requests of a place on dp, with two choices of 8 experts on 8 ranks."""
+    words = {**DECODE, "cp": 4, "dp": 2, "ep": 8, "micro_batch_size": 16}
+    made = lowered.workload(load_card("mixtral-8x7b"), **words)
+    for columns in made.classes:
+        ops = columns.ops
+        row = {name.removeprefix("layer.0.ffn"): at for at, name in enumerate(ops.name) if ".0.ffn" in name}
+        assert int(ops.flops[row[".router"]]) == 2 * 4 * 4_096 * 8
+        assert int(ops.size[row[".dispatch.all_to_all.ep"]]) == 4 * 2 * 4_096 * 2
+        assert int(ops.flops[row[".experts.w13"]]) == 2 * (2 * 16 * 2 // 8) * 4_096 * 2 * 14_336
+        gathers = [at for name, at in row.items() if name.endswith("all_gather.cp")]
+        assert [int(ops.size[at]) for at in gathers] == [4 * 4_096 * 2]
+
+
 def model(style: str = "llama") -> Card:
     return dataclasses.replace(card(style, layers=4), max_positions=64)
 
