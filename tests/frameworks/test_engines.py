@@ -155,7 +155,7 @@ def test_what_flags_of_vllm_mean(tmp_path: Path, text: str, given: dict[str, Any
         ("--speculative-config.method eagle", SPECULATIVE, "chooses how many tokens it drafts by itself"),
         ("--speculative-config 3", SPECULATIVE, "--speculative-config must be a mapping of settings, not '3'"),
         ("--speculative-config {", SPECULATIVE, "--speculative-config"),
-        ("-dcp 2", DECODE, "-dcp '2' is not obeyed: ranks would share the cache of a request"),
+        ("-dcp 2", DECODE, "than those of --cp N, which have whole weights and all new tokens; what works: 1"),
         ("--kv-cache-dtype fp8_e5m2", DECODE, "--kv-cache-dtype 'fp8_e5m2' is not obeyed: caches have the format"),
         (
             "--enable-lora",

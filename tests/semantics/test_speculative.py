@@ -100,6 +100,8 @@ DEGREES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dp": ({}, {"dp": 2}),
     "tp, dp": ({}, {"tp": 2, "dp": 2}),
     "tp, sp": ({"sp": True}, {"tp": 2}),
+    "cp": ({"cp_kind": "allgather-lse"}, {"cp": 3}),
+    "cp, tp, sp, dp": ({"cp_kind": "allgather-lse", "sp": True}, {"cp": 2, "tp": 2, "dp": 2}),
     "megatron": ({"recipe": "megatron"}, {"tp": 2}),
     "megatron, sp": ({"recipe": "megatron", "sp": True}, {"tp": 2, "dp": 2}),
 }

@@ -94,7 +94,7 @@ def test_a_rank_computes_its_own_keys_and_sends_log_sum_exps_and_contexts() -> N
 
 
 def test_a_rank_routes_the_tokens_of_its_part_of_the_requests() -> None:
-    """Mixtral 8x7B: each of 4 ranks routes 4 of 16 requests of a place on dp, with two choices of 8 experts on 8 ranks."""
+    """Mixtral 8x7B: each of 4 ranks routes 4 of 16 requests of a place on dp, with two choices of 8 experts."""
     words = {**DECODE, "cp": 4, "dp": 2, "ep": 8, "micro_batch_size": 16}
     made = lowered.workload(load_card("mixtral-8x7b"), **words)
     for columns in made.classes:

@@ -127,6 +127,7 @@ def test_steps_that_cannot_follow_each_other_are_refused(words: dict[str, Any], 
 STAGED: dict[str, dict[str, Any]] = {
     "two stages and tp": {"pp": 2, "tp": 2, "global_batch_size": 4, "micro_batch_size": 2},
     "three stages, dp and experts": {"pp": 3, "dp": 2, "ep": 2, "global_batch_size": 12, "micro_batch_size": 2},
+    "two stages and shared caches": {"pp": 2, "cp": 2, "global_batch_size": 64, "micro_batch_size": 32},
     "two chunks a stage": {
         "pp": 2,
         "virtual_stages": 2,
