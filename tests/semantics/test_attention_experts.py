@@ -145,6 +145,8 @@ SERVED: Mapping[str, tuple[dict[str, Any], dict[str, Any], tuple[int, ...]]] = {
     "whole experts over tp": ({"expert_tp": False}, {"ep": 2, "dp": 2, "tp": 2}, ()),
     "ep, sp": ({"sp": True}, {"ep": 2, "dp": 2, "tp": 2}, ()),
     "stages": ({}, {"tp": 2, "pp": 2}, (2,)),
+    "shared caches": ({"cp_kind": "allgather-lse"}, {"cp": 2}, ()),
+    "shared caches, ep, tp": ({"cp_kind": "allgather-lse"}, {"cp": 2, "ep": 2, "tp": 2}, ()),
 }
 
 

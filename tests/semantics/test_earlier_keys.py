@@ -114,11 +114,13 @@ def test_a_prefill_and_tokens_one_by_one_are_one_forward(name: str, attention: A
     assert owners == {f"stack.layer_{at}" for at, kind in enumerate(pattern) if not kind.endswith("earlier")}
 
 
+@pytest.mark.parametrize("cp", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"sp": True}], ids=["tp", "sp"])
-def test_ranks_share_heads_and_requests_in_serving(options: dict[str, Any]) -> None:
+def test_ranks_share_heads_requests_and_caches_in_serving(options: dict[str, Any], cp: int) -> None:
+    options = {**options, "cp_kind": "allgather-lse" if cp > 1 else "none"}
     graph = build_graph(model("both", max_positions=64), GraphOptions(workflow="prefill", **options))
-    steps = CHUNKS if options else TOKENS
-    agree(Serving(graph, tp=2, dp=2).run(steps), whole(graph, steps))
+    steps = CHUNKS if "sp" in options else TOKENS
+    agree(Serving(graph, tp=2, dp=2, cp=cp).run(steps), whole(graph, steps))
 
 
 def test_flops_of_rows_and_of_wide_layers() -> None:

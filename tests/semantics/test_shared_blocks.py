@@ -94,12 +94,14 @@ def test_a_prefill_and_tokens_one_by_one_are_one_forward(name: str, attention: A
     assert sum(each.name.endswith("attn.scan.cache") for each in graph.tensors) == len(MODELS[name][2])
 
 
+@pytest.mark.parametrize("cp", [1, 3])
 @pytest.mark.parametrize("options", [{}, {"sp": True}], ids=["tp", "sp"])
-def test_ranks_share_heads_and_requests_in_serving(options: dict[str, Any]) -> None:
+def test_ranks_share_heads_requests_and_caches_in_serving(options: dict[str, Any], cp: int) -> None:
+    options = {**options, "cp_kind": "allgather-lse" if cp > 1 else "none"}
     own = model("adapters of attention, biases", max_positions=64)
     graph = build_graph(own, GraphOptions(workflow="prefill", **options))
-    steps = CHUNKS if options else TOKENS
-    agree(Serving(graph, tp=2, dp=2).run(steps), whole(graph, steps))
+    steps = CHUNKS if "sp" in options else TOKENS
+    agree(Serving(graph, tp=2, dp=2, cp=cp).run(steps), whole(graph, steps))
 
 
 def test_a_shared_weight_is_one_parameter_with_one_gradient_and_one_update() -> None:

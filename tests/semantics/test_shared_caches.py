@@ -116,13 +116,16 @@ SCORES: Mapping[str, dict[str, Any]] = {
     "a soft cap": {"softcap": 0.7},
     "sinks in a window": {"mixer": "sliding_window", "window": 3, "sinks": True},
     "a scale": {"scale": 0.3},
+    "slopes": {"positions": "alibi"},
 }
 
 
 @pytest.mark.parametrize("recipe", ["torch", "megatron"])
 @pytest.mark.parametrize("scores", SCORES)
 def test_what_scores_have_is_in_them_once(scores: str, recipe: str) -> None:
-    model = dataclasses.replace(card("llama"), layer_kinds={"layer": dict(SCORES[scores])}, max_positions=64)
+    words = dict(SCORES[scores])
+    own = dataclasses.replace(card("llama"), positions=words.pop("positions", "rotary"), max_positions=64)
+    model = dataclasses.replace(own, layer_kinds={"layer": words} if words else {})
     alone, graph = (build_graph(model, GraphOptions(workflow="decode", recipe=recipe, **each)) for each in ({}, KIND))
     agree(Serving(graph, cp=3, tp=2).run(TOKENS), whole(alone, TOKENS))
 

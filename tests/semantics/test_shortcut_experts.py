@@ -215,6 +215,8 @@ SERVED: Mapping[str, tuple[dict[str, Any], dict[str, Any], tuple[int, ...]]] = {
     "ep, tp": ({}, {"ep": 2, "dp": 2, "tp": 2}, ()),
     "absorbed, ep, sp": ({"latents": "absorbed", "sp": True}, {"ep": 2, "dp": 2, "tp": 2}, ()),
     "stages": ({"latents": "absorbed"}, {"tp": 2, "pp": 2}, (2,)),
+    "shared caches": ({"cp_kind": "allgather-lse"}, {"cp": 2, "tp": 2}, ()),
+    "shared caches, absorbed, ep": ({"latents": "absorbed", "cp_kind": "allgather-lse"}, {"cp": 2, "ep": 2}, ()),
 }
 
 
