@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
-from stagedb.plans.context_checks import SCANNED
+from stagedb.plans.context_checks import ALONE, SCANNED
 from stagedb.plans.graph_options import DEALT_KEYS
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples
 from stagedb.plans.plan_fields import PlanFields
@@ -43,13 +43,14 @@ def _check_shared_caches(plan: PlanFields) -> None:
     if plan.cp > fewest:
         raise Misfit(
             f"{plan.cp} ranks of cp share the {fewest} positions of a request, so that some would have none",
-            [Numbers("cp", range(fewest, 0, -1))],
+            [Numbers("cp", range(fewest, 1, -1))],
+            [ALONE],
         )
     if batch is not None and (batch.sums.s or any(each.shared for each in batch.groups)):
         raise Misfit(
             "requests share a prefix, and ranks of cp their caches: stagedb counts the tokens of such a prefix where a "
             "rank has whole caches",
-            ways=[Way({"cp": 1})],
+            ways=[ALONE],
             last=f", or give {Word('requests')} without shared tokens",
         )
 
@@ -72,7 +73,7 @@ def check_shared_tokens(plan: PlanFields, sizes: Mapping[str, int]) -> None:
             f"a micro-batch of {plan.micro_batch_size} is not divisible by the {plan.cp} ranks of cp, of which each "
             "routes the tokens of its part of the requests to experts",
             multiples("micro_batch_size", plan.micro_batch_size, plan.cp),
-            [Way({"cp": 1})],
+            [ALONE],
             lead="take",
         )
 
