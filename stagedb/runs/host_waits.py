@@ -7,7 +7,7 @@ import numpy as np
 
 from stagedb.runs.rank_trace import NONE, Integers, Places
 
-_BLOCKS = re.compile(r"Synchronize|^(?:cuda|hip|cu)Memcpy(?!.*Async)")
+_BLOCKS = re.compile(r"Synchronize|^synchronize(?:Stream|Device|Event)|^(?:cuda|hip|cu)Memcpy(?!.*Async)")
 """Names of calls that wait. A copy that is not asynchronous does, too."""
 
 

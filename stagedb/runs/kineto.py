@@ -85,6 +85,9 @@ _KEPT: Mapping[str | None, int] = {**_KEPT_WITHOUT_PYTHON, _CALLS_OF_PYTHON: _PY
 _MOVES = "dma"
 """Begin of the names of what an MTIA copies; all that it does is of one category."""
 
+_MARKS = ("event_wait", "event_record")
+"""What streams of an MTIA do for each other: an op for neither, as the waits and marks of other devices are none."""
+
 _NOTHING = Arguments()
 _MOST_SHOWN = 5
 
@@ -348,7 +351,8 @@ class _Reading:
                 number = integer(device, integer(process, 0))
                 streams[key] = self.rank.streams[number, thread if stream is None else stream]
         found["place"] = np.fromiter(map(streams.__getitem__, zip(*keys, strict=True)), np.int32, len(events))
-        self.rank.device.extend(**found, bytes=integers([each.bytes for each in args]))
+        sizes = [each.bytes if each.moved is None else each.moved for each in args]
+        self.rank.device.extend(**found, bytes=integers(sizes))
 
     def add(self, more: "_Reading") -> None:
         """Add what was read of the piece that follows, as if it was read here."""
@@ -433,8 +437,11 @@ def _kind(event: Event) -> int | None:
     kind = _KEPT.get(event.cat)
     if kind == _PYTHON and not _is_module(event.name):
         return None
-    moves = event.cat == _ON_MTIA and type(event.name) is str and event.name.startswith(_MOVES)
-    return _KEPT["gpu_memcpy"] if moves else kind
+    if event.cat != _ON_MTIA or type(event.name) is not str:
+        return kind
+    if event.name in _MARKS:
+        return None
+    return _KEPT["gpu_memcpy"] if event.name.startswith(_MOVES) else kind
 
 
 def _chosen(entries: Sequence[EntryT], which: Chosen) -> Iterator[EntryT]:
@@ -444,10 +451,14 @@ def _chosen(entries: Sequence[EntryT], which: Chosen) -> Iterator[EntryT]:
 
 def _of_several_ranks(rank: RecordedRank) -> bool:
     """Whether calls of different processes have one number: a process numbers its calls, each with another number."""
+    # The other half of a call may be where a device has the place of a process.
+    devices = {number for number, _ in rank.streams}
     processes: Numbering[Hashable] = Numbering()
-    of_threads = [processes[key[0] if isinstance(key, tuple) else key] for key in rank.threads]
-    process = np.array(of_threads, np.int32)[rank.calls.column("place")]
-    number = rank.calls.column("correlation")
+    of_threads = [key[0] if isinstance(key, tuple) else key for key in rank.threads]
+    host = np.array([each not in devices for each in of_threads], np.bool_)
+    process = np.array([processes[each] for each in of_threads], np.int32)[rank.calls.column("place")]
+    chosen = host[rank.calls.column("place")]
+    process, number = process[chosen], rank.calls.column("correlation")[chosen]
     if not len(process) or (process == process[0]).all():
         return False
     order = np.lexsort((process, number))

@@ -45,6 +45,7 @@ class Arguments(msgspec.Struct, gc=False):
     stream: Scalar = None
     device: Scalar = None
     bytes: Scalar = None
+    moved: Scalar = msgspec.field(name="size", default=None)
     size_changed: Scalar = msgspec.field(name="Bytes", default=None)
     total_allocated: Scalar = msgspec.field(name="Total Allocated", default=None)
     total_reserved: Scalar = msgspec.field(name="Total Reserved", default=None)
@@ -114,6 +115,7 @@ COLLECTIVE_VALUES = attrgetter(*_OF_COLLECTIVES)
 """Gets what arguments record of a collective."""
 
 _OpArguments = _arguments("OpArguments", "device", "stream", "correlation", "bytes", *_OF_COLLECTIVES)
+_MtiaArguments = _arguments("MtiaArguments", "device", "stream", "correlation", "moved", *_OF_COLLECTIVES)
 _OperatorArguments = _arguments("OperatorArguments", "external", "number", "order", "shapes", *_OF_COLLECTIVES)
 _CallArguments = _arguments("CallArguments", "correlation")
 _AnnotationArguments = _arguments("AnnotationArguments", "number")
@@ -128,7 +130,8 @@ CALLS = (
 """Categories of the calls that launch what a device executes."""
 
 _ARGUMENTS = {
-    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events"), _OpArguments),
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), _OpArguments),
+    "mtia_ccp_events": _MtiaArguments,
     **dict.fromkeys(CALLS, _CallArguments),
     "cpu_op": _OperatorArguments,
     "user_annotation": _AnnotationArguments,

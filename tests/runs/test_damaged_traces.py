@@ -120,6 +120,13 @@ def test_a_file_that_was_merged_from_several_ranks_is_refused(label: str, tmp_pa
     events[3] = {**events[3], "pid": "another"}
     path.write_text(json.dumps(merged))
     assert isinstance(attempt(path), MeasuredRun)
+    # Neither is a device, which some profilers give the second half of a call.
+    call = next(each for each in events if each["cat"] == "cuda_runtime")
+    device = next(each["args"]["device"] for each in events if each["cat"] == "kernel")
+    for process, merges in ((device, False), (device + 1, True)):
+        merged["traceEvents"] = [*events, {**call, "pid": process}]
+        path.write_text(json.dumps(merged))
+        assert isinstance(attempt(path), str) == merges
 
 
 def attempt_untimed(path: Path) -> UntimedRun | str:

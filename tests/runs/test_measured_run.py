@@ -96,14 +96,19 @@ def test_categories_of_old_files_have_capitals(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damaged", (False, True))
 def test_what_an_mtia_moves_is_a_copy(damaged: bool, tmp_path: Path) -> None:
     found = Recording()
-    for name, start in (("fc-dtype_Float", 0), ("dma_request", 50)):
-        found.span("mtia_ccp_events", name, start, 100, (9, 801))
+    for name, start, size in (("fc-dtype_Float", 0, None), ("dma_request", 50, 4_096)):
+        found.span("mtia_ccp_events", name, start, 100, (9, 801), **({} if size is None else {"size": size}))
+    # A stream that waits for another one does nothing, nor does one that marks a place for others.
+    for name, start in (("event_wait", 200), ("event_record", 500)):
+        found.span("mtia_ccp_events", name, start, 250, (9, 802))
     if damaged:
         # Then events are read one by one.
         found.span("mtia_ccp_events", "dma_request", 900, -1, (9, 801))
     run = run_of(tmp_path, found)
     assert run.ops[0].types == ("compute", "copy")
     assert (run.ops[0].spent.busy, run.ops[0].spent.copying) == (150, 50)
+    assert run.ranks[0].ops.bytes.tolist() == [-1, 4_096]
+    assert run.ranks[0].events["mtia_ccp_events"] == 4 + damaged
 
 
 def test_groups_that_are_cut_follow_from_start_stride_and_size(tmp_path: Path) -> None:
