@@ -97,7 +97,7 @@ def _figures(run: StoredRun, spent: dict[int, RankTime], halves: tuple[Half, ...
     ]
     if halves:
         exchange, exposed = sum(each.communicating for each in halves), sum(each.exposed for each in halves)
-        note = f"of {span(exchange)}; the other half computes next to the rest"
+        note = f"of {span(exchange)}; a half computes next to the rest"
         number, unit = span(exposed).split(" ")
         tiles.append(("Exposed exchange", number, unit, note))
     return (

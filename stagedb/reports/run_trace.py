@@ -6,7 +6,10 @@ import numpy as np
 
 from stagedb.reports.perfetto_packets import BEGIN, END, PerfettoFile, TrackEvents, flow_field, stack
 from stagedb.reports.perfetto_trace import Traced
+from stagedb.reports.terminal_chart import span
+from stagedb.runs.overlaps import half_spans
 from stagedb.runs.stored_run import StoredRun
+from stagedb.runs.time_spent import length
 from stagedb.traces.protobuf_columns import ByteRows, Ints, bytes_fields, constant, join, texts
 
 
@@ -14,7 +17,8 @@ def trace_run(run: StoredRun) -> Traced:
     """A run as Perfetto's protobuf, with times in ns from its begin.
 
     Ops are slices inside those of the annotations around them. Arrows join the members of a collective in the order in
-    which they begin, and both ends of a message. Streams of which ops overlap have several tracks.
+    which they begin, and both ends of a message. Streams of which ops overlap have several tracks. A rank that pairs a
+    forward with a backward has tracks of both halves, which name the exchange that neither hides.
     """
     writer = _TrackWriter(run)
     for place, rank in enumerate(run.timed):
@@ -41,23 +45,58 @@ class _TrackWriter:
         """The tracks of a rank."""
         group = self.file.track(self.root, f"rank {rank}", place + 1, ordered=True)
         ops, facts = self.run.timed[rank], self.run.lane_of[rank].ops
-        args = self._args(rank)
-        at = 0
+        args, around = self._args(rank), self._annotations(rank)
+        at = int(self._halves(group, rank))
         for stream in dict.fromkeys(each.stream for each in facts):
             mine = np.array([place for place, each in enumerate(facts) if each.stream == stream], np.int64)
             for number, some in enumerate(_disjoint(ops.start, ops.end, mine)):
                 name = stream if not number else f"{stream} ({number + 1})"
-                self._stream(self.file.track(group, name, at), rank, some, args)
+                self._stream(self.file.track(group, name, at), rank, some, args, around[some])
                 at += 1
 
-    def _stream(self, track: int, rank: int, mine: Ints, args: ByteRows) -> None:
-        """Ops that follow each other, inside slices of their annotations."""
+    def _halves(self, group: int, rank: int) -> bool:
+        """The tracks of two overlapped halves. Returns whether the rank has them."""
+        halves = half_spans(self.run, rank)
+        if not halves:
+            return False
+        exchange, exposed = (
+            span(sum(length(getattr(each, name)) for each in halves)) for name in ("communicating", "exposed")
+        )
+        title = f"two overlapped halves: {exposed} of {exchange} of exchange exposed"
+        both = self.file.track(group, title, 0, ordered=True)
+        rows = [
+            (f"{half.name}: {name}", name, spans)
+            for half in halves
+            for name, spans in (
+                ("computing", half.computing),
+                ("exchange", half.communicating),
+                ("exposed exchange", half.exposed),
+            )
+        ]
+        for at, (name, word, spans) in enumerate(rows):
+            self._slices(self.file.track(both, name, at), [word] * len(spans[0]), spans)
+        return True
+
+    def _annotations(self, rank: int) -> Ints:
+        """For each op of a rank the number of the annotation around its launch, 0 for none.
+
+        An annotation ends where the host launches an op inside another one, on any stream.
+        """
+        facts = self.run.lane_of[rank].ops
+        names: dict[tuple[str, int | None], int] = {}
+        block = np.array([names.setdefault((each.block, each.step_number), len(names)) for each in facts], np.int64)
+        inside = np.flatnonzero([bool(each.block) for each in facts])
+        order = inside[np.argsort(self.run.timed[rank].launched[inside], kind="stable")]
+        found = np.zeros(len(facts), np.int64)
+        found[order] = np.cumsum(np.diff(block[order], prepend=-1) != 0)
+        return found
+
+    def _stream(self, track: int, rank: int, mine: Ints, args: ByteRows, annotations: Ints) -> None:
+        """Ops that follow each other, inside slices of their annotations. mine: places. annotations: by op of these."""
         ops, facts = self.run.timed[rank], self.run.lane_of[rank].ops
-        blocks = [(facts[each].block, facts[each].step_number) for each in mine.tolist()]
-        fresh = np.array([at == 0 or blocks[at] != blocks[at - 1] for at in range(len(blocks))], bool)
-        firsts = np.flatnonzero(fresh)
-        lasts = np.append(firsts[1:], len(blocks)) - 1
-        named = np.array([bool(blocks[first][0]) for first in firsts.tolist()], bool)
+        firsts = np.flatnonzero(np.diff(annotations, prepend=-1))
+        lasts = np.append(firsts[1:], len(annotations)) - 1
+        named = annotations[firsts] > 0
         firsts, lasts = firsts[named], lasts[named]
         shown = np.arange(len(mine))
         keys = np.concatenate([4 * firsts, 4 * shown + 1, 4 * shown + 2, 4 * lasts + 3])
@@ -66,7 +105,7 @@ class _TrackWriter:
         self.file.slices += outer + inner
         start, end = ops.start[mine], ops.end[mine]
         names = self.file.names.of([facts[each].name for each in mine.tolist()])
-        around = self.file.names.of([blocks[first][0] for first in firsts.tolist()])
+        around = self.file.names.of([facts[mine[first]].block for first in firsts.tolist()])
         nothing = np.zeros(inner + outer, np.int64)
         more = stack(constant(b"", outer), args.take(mine), constant(b"", inner + outer))
         self.file.events.append(
@@ -107,15 +146,19 @@ class _TrackWriter:
         pieces = [each for each in self.run.path if each.end > each.start]
         facts = self.run.lane_of
         words = [f"rank {each.rank}: {facts[each.rank].ops[each.op].name}" for each in pieces]
-        count = len(pieces)
-        names = np.stack([self.file.names.of(words), np.zeros(count, np.int64)], axis=1).reshape(-1)
+        start, end = (np.array([getattr(each, name) for each in pieces], np.int64) for name in ("start", "end"))
+        self._slices(self.path_track, words, (start, end))
+
+    def _slices(self, track: int, names: Sequence[str], spans: tuple[Ints, Ints]) -> None:
+        """Slices of a track that follow each other. spans: their starts and ends in ns."""
+        count = len(names)
         self.file.slices += count
         self.file.events.append(
             TrackEvents(
                 np.tile([BEGIN, END], count),
-                np.full(2 * count, self.path_track),
-                np.array([time for each in pieces for time in (each.start, each.end)], np.int64),
-                names,
+                np.full(2 * count, track),
+                np.stack(spans, axis=1).reshape(-1),
+                np.stack([self.file.names.of(names), np.zeros(count, np.int64)], axis=1).reshape(-1),
                 constant(b"", 2 * count),
             )
         )

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.runs.clocks import MESSAGES
-from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
-from stagedb.runs.time_spent import covered, length, union
+from stagedb.runs.time_spent import covered, length, union, without
 from stagedb.workflows import RECOMPUTE
 
 Bools = npt.NDArray[np.bool_]
@@ -40,16 +39,47 @@ class Half:
     exposed: int
 
 
+Spans = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Starts and ends in ns, in order; none touches the next one."""
+
+
+@dataclass(frozen=True)
+class HalfSpans:
+    """When a half computes or copies, when it communicates, and when it does that while no half computes."""
+
+    name: str
+    computing: Spans
+    communicating: Spans
+    exposed: Spans
+
+
 def halves_of(run: StoredRun, rank: int) -> tuple[Half, ...]:
     """Both halves of a rank, if they overlap: if the other half hides a share of the communication. Else none."""
+    spans = _spans_of(run, rank)
+    found = tuple(_half(own, other) for own, other in zip(spans, reversed(spans), strict=True))
+    communicating = sum(each.communicating for each in found)
+    return found if communicating and sum(each.by_other for each in found) >= LEAST * communicating else ()
+
+
+def half_spans(run: StoredRun, rank: int) -> tuple[HalfSpans, ...]:
+    """The spans of both halves of a rank, if it has them; see `halves_of`."""
+    return _spans_of(run, rank) if halves_of(run, rank) else ()
+
+
+def _spans_of(run: StoredRun, rank: int) -> tuple[HalfSpans, ...]:
     ops, facts = run.timed[rank], run.lane_of[rank].ops
     talks = communicates(facts)
     of_half = [in_half(facts, half) for half in HALVES]
-    found = tuple(
-        _half(ops, name, own, other, talks) for name, own, other in zip(HALVES, of_half, reversed(of_half), strict=True)
-    )
-    communicating = sum(each.communicating for each in found)
-    return found if communicating and sum(each.by_other for each in found) >= LEAST * communicating else ()
+
+    def spans(which: Bools) -> Spans:
+        return union(ops.start[which], ops.end[which])
+
+    any_ = spans(np.logical_or(*of_half) & ~talks)
+    found = []
+    for name, own in zip(HALVES, of_half, strict=True):
+        exchange = spans(own & talks)
+        found.append(HalfSpans(name, spans(own & ~talks), exchange, without(exchange, any_)))
+    return tuple(found)
 
 
 def in_half(facts: Sequence[RunOpFacts], half: str) -> Bools:
@@ -69,14 +99,7 @@ def communicates(facts: Sequence[RunOpFacts]) -> Bools:
     return np.array([each.type in ("collective", *MESSAGES) for each in facts], bool)
 
 
-def _half(ops: TimedOps, name: str, own: Bools, other: Bools, talks: Bools) -> Half:
-    def spans(which: Bools) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        return union(ops.start[which], ops.end[which])
-
-    exchange = spans(own & talks)
-    computes, elsewhere = spans(own & ~talks), spans(other & ~talks)
-    any_ = spans((own | other) & ~talks)
-    by_other = int(covered(*exchange, elsewhere).sum())
-    hidden = int(covered(*exchange, any_).sum())
-    whole = length(exchange)
-    return Half(name, length(computes), whole, by_other, hidden - by_other, whole - hidden)
+def _half(own: HalfSpans, other: HalfSpans) -> Half:
+    whole, exposed = length(own.communicating), length(own.exposed)
+    by_other = int(covered(*own.communicating, other.computing).sum())
+    return Half(own.name, length(own.computing), whole, by_other, whole - by_other - exposed, exposed)

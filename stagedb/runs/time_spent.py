@@ -56,6 +56,20 @@ def covered(start: Integers, end: Integers, spans: tuple[Integers, Integers]) ->
     return until(end) - until(start)
 
 
+def without(spans: tuple[Integers, Integers], others: tuple[Integers, Integers]) -> tuple[Integers, Integers]:
+    """The parts of spans in which none of the others runs, in order. spans, others: unions, as `union` returns them."""
+    if not len(others[0]):
+        return spans
+    # Between the others it is free: before the first one, and after each of them.
+    free = np.concatenate((spans[0][:1], others[1])), np.concatenate((others[0], spans[1][-1:]))
+    first = np.searchsorted(free[1], spans[0], side="right")
+    count = np.maximum(np.searchsorted(free[0], spans[1], side="left") - first, 0)
+    of = np.repeat(np.arange(len(count)), count)
+    at = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count) + first[of]
+    start, end = np.maximum(spans[0][of], free[0][at]), np.minimum(spans[1][of], free[1][at])
+    return start[end > start], end[end > start]
+
+
 def length(spans: tuple[Integers, Integers]) -> int:
     """ns that a union of spans covers."""
     return int((spans[1] - spans[0]).sum())

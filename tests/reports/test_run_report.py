@@ -66,10 +66,30 @@ def test_two_overlapped_halves_are_a_pair(store: Store, tmp_path: Path) -> None:
     assert "Exposed exchange" in page and "<dd>11 <small>us</small></dd>" in page
 
 
+def test_a_timeline_has_both_halves_and_what_is_exposed(store: Store, tmp_path: Path) -> None:
+    made = trace_run(stored(store, tmp_path, pair()))
+    found = Read.of(made.content)
+    names = {number: track.name for number, track in found.tracks.items()}
+    assert "two overlapped halves: 11 us of 55 us of exchange exposed" in names.values()
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for each in found.slices:
+        spans.setdefault(names[each.track], []).append((each.start, each.finish))
+    begin = 10_000
+    assert {name: [(start + begin, end + begin) for start, end in of] for name, of in spans.items() if ":" in name} == {
+        "forward: computing": [(10_000, 30_000)],
+        "forward: exchange": [(31_000, 71_000)],
+        "forward: exposed exchange": [(60_000, 71_000)],
+        "backward: computing": [(30_000, 60_000)],
+        "backward: exchange": [(10_000, 25_000)],
+    }
+    assert made.slices == len(found.slices)
+
+
 def test_halves_that_follow_each_other_are_no_pair(store: Store, tmp_path: Path) -> None:
     run = stored(store, tmp_path, *(training_step(rank) for rank in range(4)))
     assert halves_of(run, 0) == ()
     assert "Two overlapped halves" not in render_run(run)
+    assert not any("halves" in each.name for each in Read.of(trace_run(run).content).tracks.values())
 
 
 class Texts(HTMLParser):
@@ -129,6 +149,18 @@ def test_a_timeline_has_all_ranks_on_one_clock(store: Store, tmp_path: Path) -> 
     assert (made.slices, made.flows) == (len(found.slices), 12)
     path = [each for each in found.slices if names[each.track] == "critical path"]
     assert path[0].name.startswith("rank ") and path[-1].finish == run.step
+
+
+def test_annotations_of_one_name_are_apart(store: Store, tmp_path: Path) -> None:
+    """An op of another stream may be all that is between them."""
+    recording = Recording()
+    for at, (name, stream) in enumerate((("a", 7), ("a", 7), ("b", 9), ("a", 7))):
+        start = 1_000 * at
+        recording.span("user_annotation", name, start, 900)
+        recording.kernel(f"kernel{at}", start + 200, 500, stream, launched=start + 100)
+    found = Read.of(trace_run(stored(store, tmp_path, recording)).content)
+    slices = sorted((each.start, each.finish, each.name) for each in found.slices if each.name in ("a", "b"))
+    assert slices == [(0, 1_500, "a"), (2_000, 2_500, "b"), (3_000, 3_500, "a")]
 
 
 def test_ops_of_a_stream_that_overlap_are_on_several_tracks(store: Store, tmp_path: Path) -> None:

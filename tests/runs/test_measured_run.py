@@ -19,8 +19,8 @@ from stagedb.runs.kernel_names import (
 )
 from stagedb.runs.lane_rows import message_bytes
 from stagedb.runs.nested_spans import NestedSpans
-from stagedb.runs.rank_trace import NONE, RankTrace
-from stagedb.runs.time_spent import exposed_of, time_of
+from stagedb.runs.rank_trace import NONE, Integers, RankTrace
+from stagedb.runs.time_spent import exposed_of, time_of, union, without
 from tests.runs.recordings import BASE, Recording, step
 
 ALL_GATHER: dict[str, Any] = {
@@ -415,3 +415,20 @@ def test_names_are_short() -> None:
 )
 def test_annotations_of_collectives_are_known(name: str, kind: str | None) -> None:
     assert collective_kind(name) == kind
+
+
+def test_parts_of_spans_without_others_are_a_difference_of_sets() -> None:
+    numbers = np.random.default_rng(7)
+
+    def some() -> tuple[Integers, Integers]:
+        start = numbers.integers(0, 60, numbers.integers(0, 7))
+        return union(start, start + numbers.integers(1, 9, len(start)))
+
+    def moments(spans: tuple[Integers, Integers]) -> set[int]:
+        return {at for start, end in zip(*spans, strict=True) for at in range(start, end)}
+
+    for _ in range(500):
+        spans, others = some(), some()
+        found = without(spans, others)
+        assert moments(found) == moments(spans) - moments(others)
+        assert (found[1] > found[0]).all() and (found[0][1:] >= found[1][:-1]).all()
