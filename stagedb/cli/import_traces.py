@@ -102,7 +102,7 @@ def _aligned(clocks: Sequence[Mapping[str, Any]]) -> str:
 
     known = [row for row in clocks[1:] if row["collectives"]]
     if not known:
-        return "clocks: as they are, since no collective has members on several ranks"
+        return "clocks: as they are, since the ranks are of one file or have no collective in common"
     least = min(row["collectives"] for row in known)
     furthest = max(abs(row["offset"]) for row in known)
     spread = max(row["spread"] for row in known)

@@ -1,7 +1,7 @@
 """Exports of Nsight Systems as SQLite (`nsys export --type sqlite`): a `RankTrace` for each process with a device.
 
 Nsight numbers the nanoseconds from the start of its session. Ranges of NVTX that PyTorch emits are operators
-(`aten::mm, op_id = 7`), all others are annotations. Columns and tables that an export does not have are not needed,
+(`aten::mm, op_id = 7`), all others are annotations, and so are those that name a collective. Columns and tables that an export does not have are not needed,
 except those of kernels.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from stagedb.outputs import path_text
 from stagedb.runs.event_stream import TraceFileError
+from stagedb.runs.kernel_names import collective_kind
 from stagedb.runs.rank_trace import NONE, RankTrace
 from stagedb.runs.recorded_rank import RecordedRank
 
@@ -42,6 +43,9 @@ _PROCESS = ~0xFFFFFF
 _LONGEST = 1 << 62
 _OPERATOR = re.compile(r", (?:op_id|seq) = \d+.*$", re.DOTALL)
 _NAMESPACE = re.compile(r"^(?:aten|c10d|autograd|torch|prim|nccl|record_param_comms|\w+Backward\d*)\b")
+
+_OF_NCCL = re.compile(r"^p?nccl[A-Z]\w*$")
+"""Ranges of NCCL's own functions: neither the program nor a framework named them."""
 
 Row = tuple[Any, ...]
 Progress = Callable[[int], None]
@@ -178,9 +182,10 @@ def _add_hosts(export: _Export, ranks: dict[int, RecordedRank], names: dict[int,
             left_out["a range has no possible time or is of a process without kernels"] += 1
             continue
         short = _OPERATOR.sub("", str(written))
-        if _NAMESPACE.match(short):
+        # A range such as `nccl:all_to_all` names the collective inside an operator, as it does in Kineto's traces.
+        if _NAMESPACE.match(short) and collective_kind(short) is None:
             rank.add_operator(short, (start, end), thread)
-        else:
+        elif not _OF_NCCL.match(short):
             rank.add_annotation(short, (start, end), thread)
 
 

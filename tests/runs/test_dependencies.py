@@ -159,6 +159,21 @@ def test_a_recording_has_the_calls_in_which_its_host_waited(tmp_path: Path) -> N
     assert again(run, {0: replace(each, gap=each.gap * 0)}).step <= run.window
 
 
+def test_launches_that_limit_what_changes_save_are_named(tmp_path: Path) -> None:
+    """Two collectives, of which the second one is launched late: 500 ns after its launch it may begin, as the first."""
+    recording = Recording()
+    recording.collective("allreduce", 1_000, 40_000, (0,), launched=500)
+    recording.kernel("gemm", 41_000, 10_000, 20, launched=600)
+    recording.collective("allreduce", 51_000, 40_000, (0,), launched=50_000)
+    recording.kernel("gemm", 91_000, 10_000, 20, launched=700)
+    run = stored(run_of(tmp_path, recording))
+    found = what_if(run, [scaling_of("collective=0", run)])
+    free = what_if(run, [scaling_of("collective=0", run)], ["host"])
+    assert (found.base, found.step, free.step) == (100_000, 59_500, 20_000)
+    assert (found.launching, found.held, free.launching) == (39_500, False, 0)
+    assert what_if(run, []).launching == 0
+
+
 def test_launches_that_hold_all_ops_are_named(tmp_path: Path) -> None:
     """A collective between two matmuls, each launched long after the one before: half of it gains nothing."""
     recording = Recording()

@@ -8,7 +8,7 @@ import pytest
 
 from stagedb.runs import TraceFileError, file_digest, measured_run, read_trace, run_rows
 from stagedb.runs.rank_trace import NONE, RankTrace
-from tests.runs.nsight_exports import EPOCH, TABLES, two_processes, write_export
+from tests.runs.nsight_exports import EPOCH, PROCESSES, TABLES, two_processes, write_export
 
 
 def read(path: Path) -> list[RankTrace]:
@@ -44,6 +44,26 @@ def test_each_process_is_a_rank_on_one_clock(tmp_path: Path) -> None:
         ("copy", "copy"),
     ]
     assert ops[0]["layer"] == 3 and rows.own["tool"] == "nsight"
+
+
+def test_ranges_of_collectives_are_no_operators(tmp_path: Path) -> None:
+    """A kernel of messages is what the range inside the operator names, and NCCL's own range is around neither."""
+    rows = two_processes()
+    rows["StringIds"][1] = (2, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)")
+    for process in PROCESSES:
+        for text in (
+            "AllToAll4D, seq = 4, op_id = 8",
+            "record_param_comms, op_id = 9",
+            "nccl:all_to_all",
+            "ncclGroupEnd",
+        ):
+            rows["NVTX_EVENTS"].append((1_050, 1_250, 59, text, None, process + 77, 0))
+    run = measured_run(read(write_export(tmp_path / "a.sqlite", rows)))
+    found = run_rows(run, {})
+    (call,) = (values for _, values in found.nodes["RunCollective"])
+    op = next(values for _, values in found.nodes["RunOp"] if values["type"] == "collective")
+    assert (call["kind"], op["kind"]) == ("all_to_all", "all_to_all")
+    assert (op["launcher"], op["block"]) == ("record_param_comms", "AllToAll4D")
 
 
 @pytest.mark.parametrize("absent", [name for name in TABLES if name != "CUPTI_ACTIVITY_KIND_KERNEL"])
