@@ -1,8 +1,8 @@
 """Exports of Nsight Systems as SQLite (`nsys export --type sqlite`): a `RankTrace` for each process with a device.
 
 Nsight numbers the nanoseconds from the start of its session. Ranges of NVTX that PyTorch emits are operators
-(`aten::mm, op_id = 7`), all others are annotations, and so are those that name a collective. Columns and tables that an export does not have are not needed,
-except those of kernels.
+(`aten::mm, op_id = 7`); all others are annotations, and so are those that name a collective. Columns and tables that an
+export does not have are not needed, except those of kernels.
 """
 
 import re
