@@ -424,6 +424,11 @@ class _Reading:
             numbered=self.numbered,
             memory=memory,
         )
+        if not self.events:
+            raise TraceFileError(
+                f"the trace {path_text(path)} cannot be imported: nothing in it is an event with a duration, as traces of "
+                "PyTorch's profiler have. If it is no trace, take it out of the directory"
+            )
         if found is None:
             raise TraceFileError(
                 f"the trace {path_text(path)} has no kernel, copy or operator that took time: record it with the "

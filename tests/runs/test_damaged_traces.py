@@ -103,6 +103,15 @@ def test_an_impossible_value_harms_only_its_event(event: dict[str, object], tmp_
     assert len(run.ranks[0].ops) == whole_ops - bool(run.ranks[0].left_out)
 
 
+def test_a_list_of_something_else_is_no_trace(tmp_path: Path) -> None:
+    """A recording's directory may have other files: how graphs were captured, or what was allocated."""
+    path = tmp_path / "details.json"
+    for content in ([{"file": "a.json.gz", "mode": "FULL"}], [[-1, 1, 512, 7]]):
+        path.write_text(json.dumps(content))
+        found = attempt(path)
+        assert isinstance(found, str) and "nothing in it is an event" in found and "out of the directory" in found
+
+
 @pytest.mark.parametrize("label", ("[TP{:02}] {}", "{}{}"))
 def test_a_file_that_was_merged_from_several_ranks_is_refused(label: str, tmp_path: Path) -> None:
     """Tools that show ranks next to each other write the rank into the number of each process."""
