@@ -426,8 +426,8 @@ class _Reading:
         )
         if not self.events:
             raise TraceFileError(
-                f"the trace {path_text(path)} cannot be imported: nothing in it is an event with a duration, as traces of "
-                "PyTorch's profiler have. If it is no trace, take it out of the directory"
+                f"the trace {path_text(path)} cannot be imported: nothing in it is an event with a duration, as traces "
+                "of PyTorch's profiler have. If it is no trace, take it out of the directory"
             )
         if found is None:
             raise TraceFileError(
