@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from stagedb.runs.engine_iterations import engine_iterations
 from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
-from stagedb.runs.kernel_names import SEND_RECV, collective_kind, communication_kind
+from stagedb.runs.kernel_names import EXCHANGES, LONGEST, PREPARING, SEND_RECV, collective_kind, communication_kind
+from stagedb.runs.measured_path import next_of_stream
 from stagedb.runs.module_paths import ModulePaths, of_step_before
 from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_spans import RankSpans, SpanColumns
@@ -178,6 +179,7 @@ class _LaunchedOps:
         }
         order = np.lexsort((columns["end"], columns["start"]))
         ordered = {name: column[order] for name, column in columns.items()}
+        self._name_preparations(ordered)
         if rank.paths:
             computing = np.flatnonzero((ordered["category"] == _KERNEL) & (ordered["collective"] == NONE))
             name, stream, launched = (ordered[each] for each in ("name", "stream", "launched"))
@@ -205,6 +207,18 @@ class _LaunchedOps:
                 kind = collective_kind(annotations[annotation].name) or kind
             found[place] = self.rank.place(None if kind is None else RecordedCollective(kind))
         return found
+
+    def _name_preparations(self, columns: "dict[str, npt.NDArray[Any]]") -> None:
+        """Give kernels that prepare either a dispatch or a combine the kind of that: of the next op of their stream."""
+        names = [PREPARING.search(each, 0, LONGEST) is not None for each in self.names]
+        prepares = _of_names(names, columns["name"]).astype(bool)
+        if not prepares.any():
+            return
+        following = next_of_stream(columns["stream"])
+        for op in np.flatnonzero(prepares & (following != NONE)).tolist():
+            kind = communication_kind(self.names[columns["name"][following[op]]])
+            if kind in EXCHANGES:
+                columns["collective"][op] = self.rank.place(RecordedCollective(kind))
 
     def _annotations(self, which: list[int], ops: Integers | None = None) -> Places:
         """The innermost of some annotations around each launch on its thread, or on any: a backward has its own."""

@@ -96,6 +96,12 @@ _COLLECTIVES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 
+EXCHANGES = ("dispatch", "combine")
+"""Kinds of exchanges of tokens between experts."""
+
+PREPARING = re.compile(r"\binternode::cached_notify\b", re.I)
+"""A kernel of DeepEP that prepares an exchange whose layout is known: a dispatch or a combine, by what follows it."""
+
 _COMPUTE: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.I), kind)
     for pattern, kind in (

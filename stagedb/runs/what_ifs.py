@@ -33,6 +33,9 @@ HELD = 1e-3
 _LAUNCHES = "host"
 """The kind of dependency on launches of the host."""
 
+_NUMBERED = ("rank", "host", "stage")
+"""Selectors with a number behind the colon."""
+
 _OWN_TYPES = {"compute": ("compute",), "copy": ("copy",), "collective": ("collective",), "send": MESSAGES}
 
 
@@ -161,13 +164,14 @@ def _there(run: StoredRun, scaling: Scaling) -> str:
     words = _words(run, scaling.what)
     first = words[:12]
     more = f" and {len(words) - len(first)} more" if len(words) > len(first) else ""
-    return f"it has {', '.join(first) or 'none'}{more}"
+    numbers = f"{scaling.what} " if scaling.what in _NUMBERED else ""
+    return f"it has {numbers}{', '.join(first) or 'none'}{more}"
 
 
 def _words(run: StoredRun, what: str) -> list[str]:
     """What may be behind the colon of a selector in a run, sorted."""
     ops = [op for lane in run.lanes for op in lane.ops]
-    if what in ("rank", "host", "stage"):
+    if what in _NUMBERED:
         numbers = {lane.stage for lane in run.lanes} if what == "stage" else {*run.timed}
         return [str(each) for each in sorted(numbers)]
     if what in ("phase", "op"):

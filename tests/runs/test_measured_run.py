@@ -357,6 +357,26 @@ def test_kernels_that_communicate_are_known_by_name(name: str, kind: str | None)
     assert communication_kind(name) == kind
 
 
+def test_what_prepares_an_exchange_is_of_its_kind(tmp_path: Path) -> None:
+    """DeepEP's kernel has one name before a dispatch and before a combine; other streams run others between them."""
+    found = Recording()
+    prepare = "void dpsk::ep::internode::cached_notify<false>(int, int, int, int, int*)"
+    for at, (name, stream) in enumerate(
+        (
+            (prepare, 27),
+            ("void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*, long*)", 7),
+            ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*)", 27),
+            (prepare, 27),
+            ("void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*, long*)", 27),
+            (prepare, 27),
+            ("ampere_sgemm_128x64_nn", 27),
+        )
+    ):
+        found.kernel(name, 1_000 * at, 900, stream)
+    kinds = run_of(tmp_path, found).ops[0].kinds
+    assert list(kinds) == ["combine", "dispatch", "combine", "dispatch", "dispatch", "dispatch", "matmul"]
+
+
 def test_a_name_of_any_length_is_read_by_its_beginning() -> None:
     """Patterns that search a whole name take its length to the square: they are for the beginning of it."""
     long = "x" * 1_000_000

@@ -131,7 +131,7 @@ def test_a_run_timed_again(store: Store, tmp_path: Path) -> None:
         ("collective:=2", "such as collective:all_reduce=0.5"),
         ("compute=1/0", "divides by zero"),
         ("rank=2", "does not name the rank"),
-        ("rank:9=2", "chooses nothing in the run: it has 0, 1, 2, 3"),
+        ("rank:9=2", "chooses nothing in the run: it has rank 0, 1, 2, 3"),
     ):
         with pytest.raises(UsageError, match=why):
             db.replay_run("r", scale=[wrong])
