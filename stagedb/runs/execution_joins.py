@@ -209,7 +209,7 @@ def _completed(
     return replace(record, **kept, kind=own.kind if own.dtype else record.kind)
 
 
-_FIELDS = ("group", "description", "ranks", "size", "dtype", "sent", "received", "sequence", "peer")
+_FIELDS = ("group", "description", "ranks", "size", "dtype", "sent", "received", "sequence", "peer", "gradients")
 
 
 def _agree(own: RecordedCollective, record: RecordedCollective) -> bool:

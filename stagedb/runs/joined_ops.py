@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.runs.engine_iterations import engine_iterations
+from stagedb.runs.gradient_buckets import REDUCER, GradientBuckets, ReducedGradients
 from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
 from stagedb.runs.kernel_names import EXCHANGES, LONGEST, PREPARING, SEND_RECV, collective_kind, communication_kind
 from stagedb.runs.measured_path import next_of_stream
-from stagedb.runs.module_paths import ModulePaths, of_step_before
+from stagedb.runs.module_paths import ENGINE, ModulePaths, inner_module, of_step_before
 from stagedb.runs.nested_spans import NestedSpans
 from stagedb.runs.rank_spans import RankSpans, SpanColumns
 from stagedb.runs.rank_trace import (
@@ -38,9 +39,6 @@ from stagedb.runs.rank_trace import (
 )
 
 _KERNEL, _HOST, _BACKGROUND = (CATEGORIES.index(each) for each in ("kernel", HOST, BACKGROUND))
-ENGINE = "autograd::engine::evaluate_function"
-"""Begin of the names of what autograd runs: its nodes."""
-
 _CHECKPOINT = "CheckpointFunctionBackward"
 MULTIPLYING = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
 """Begins of the names of operators that are ops of a host even where another operator calls them."""
@@ -147,7 +145,10 @@ class _LaunchedOps:
         engine = _of_names([name.startswith(ENGINE) for name in self.names], rank.host.column("name")).astype(np.int8)
         # An operator that autograd calls is inside the span of one of autograd's nodes.
         inside = self.host.inherited(np.where(engine == 1, engine, NONE), np.arange(len(self.host.start))) != NONE
-        module = ModulePaths(rank, self.host, inside).around(self.moments, self.threads, inner)
+        paths = ModulePaths(rank, self.host, inside)
+        gradients = GradientBuckets(rank, self.host, paths, inside).found()
+        module = paths.around(self.moments, self.threads, inner)
+        collective, module = self._of_gradients(gradients, inner, collective, module)
         operator = _taken(rank.host.column("number"), inner, NONE)
         kinds = {name: _kind_of_annotation(name) for name in {each.name for each in rank.annotations}}
         around = self._annotations([place for place, each in enumerate(rank.annotations) if not kinds[each.name]])
@@ -181,10 +182,20 @@ class _LaunchedOps:
         ordered = {name: column[order] for name, column in columns.items()}
         self._name_preparations(ordered)
         if rank.paths:
-            computing = np.flatnonzero((ordered["category"] == _KERNEL) & (ordered["collective"] == NONE))
-            name, stream, launched = (ordered[each] for each in ("name", "stream", "launched"))
-            ordered["module"] = of_step_before(name, stream, launched, ordered["module"], computing)
+            self._repeat(ordered)
         return ordered
+
+    def _repeat(self, ops: "dict[str, npt.NDArray[Any]]") -> None:
+        """Give ops that were launched before the recording the modules of those that they repeat. ops: by start."""
+        device, collective = ops["category"] < _HOST, ops["collective"] != NONE
+        repeated = of_step_before(ops, np.flatnonzero(device & ~collective), np.flatnonzero(device & collective))
+        there = np.flatnonzero(repeated != NONE)
+        ops["module"][there] = ops["module"][repeated[there]]
+        numbers = list(self.rank.numbers)
+        for op in there[collective[there]].tolist():
+            weights = numbers[ops["collective"][repeated[op]]].gradients
+            if weights:
+                ops["collective"][op] = self.rank.place(replace(numbers[ops["collective"][op]], gradients=weights))
 
     def _collectives(self, inherited: Places) -> Places:
         """What each op recorded, or the operators around its launch, or else its name; no compute op is one."""
@@ -219,6 +230,23 @@ class _LaunchedOps:
             kind = communication_kind(self.names[columns["name"][following[op]]])
             if kind in EXCHANGES:
                 columns["collective"][op] = self.rank.place(RecordedCollective(kind))
+
+    def _of_gradients(
+        self, gradients: ReducedGradients, inner: Places, collective: Places, module: Places
+    ) -> tuple[Places, Places]:
+        """Collectives and modules of ops with those of gradients. inner: the innermost operators around launches."""
+        rank = self.rank
+        rank.unknown_buckets = gradients.unknown
+        own = self.host.inherited(gradients.module, inner)
+        module = np.where(own == NONE, module, own)
+        numbers = list(rank.numbers)
+        bucket = self.host.inherited(gradients.bucket, inner)
+        collective = collective.copy()
+        for op in np.flatnonzero((bucket != NONE) & (collective != NONE)).tolist():
+            weights = gradients.buckets[bucket[op]]
+            collective[op] = rank.place(replace(numbers[collective[op]], gradients=weights))
+            module[op] = rank.paths[path] if (path := inner_module([each for each, _ in weights])) else NONE
+        return collective, module
 
     def _annotations(self, which: list[int], ops: Integers | None = None) -> Places:
         """The innermost of some annotations around each launch on its thread, or on any: a backward has its own."""
@@ -261,7 +289,8 @@ def _kind_of_annotation(name: str) -> int:
 def _autograd_phase(operator: str) -> int:
     """The phase in which what an operator calls is, if it is autograd's, or `NONE`."""
     if not operator.startswith(ENGINE):
-        return NONE
+        # DDP copies gradients out of their buckets at the end of a backward.
+        return BACKWARD if operator.startswith(REDUCER) else NONE
     return RECOMPUTE if _CHECKPOINT in operator else BACKWARD
 
 

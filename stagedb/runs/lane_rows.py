@@ -1,6 +1,7 @@
 """The ops and the tasks of a lane as rows, which are made as they are asked for: a large run has millions."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -323,6 +324,9 @@ def _described(trace: RankTrace, index: int, block: str) -> dict[str, Any]:
 
 def _communication(collective: RecordedCollective) -> dict[str, Any]:
     """Properties of what it communicates, those that were recorded."""
+    sizes: Counter[str] = Counter()
+    for path, elements in collective.gradients:
+        sizes[path] += elements
     return known(
         {
             "axis": axis_of(collective),
@@ -330,5 +334,7 @@ def _communication(collective: RecordedCollective) -> dict[str, Any]:
             "message": message_bytes(collective),
             "group_size": collective.size,
             "sequence": collective.sequence,
+            "modules": [*sizes] or None,
+            "module_elements": [*sizes.values()] or None,
         }
     )

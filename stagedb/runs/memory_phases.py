@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from stagedb.runs.joined_ops import ENGINE, MULTIPLYING, step_number
+from stagedb.runs.joined_ops import MULTIPLYING, step_number
+from stagedb.runs.module_paths import ENGINE
 from stagedb.runs.rank_spans import RankSpans
 from stagedb.runs.rank_trace import BACKWARD, FORWARD, NONE, OPTIMIZER, PHASES, Integers
 

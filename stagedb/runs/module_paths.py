@@ -5,7 +5,9 @@ forward operator that they differentiate, and what they launch is of its module.
 recording began are the end of the step before, and are compared with the end of the recorded one.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,9 @@ from stagedb.runs.rank_trace import NONE, Integers, Places
 
 PREFIX = "nn.Module: "
 """Begin of the names of calls of modules; after it comes the class, with a number."""
+
+ENGINE = "autograd::engine::evaluate_function"
+"""Begin of the names of what autograd runs: its nodes."""
 
 LONGEST_PATH = 500
 
@@ -38,14 +43,21 @@ class ModulePaths:
         found = self.spans.around(moments, threads)
         left = np.flatnonzero((found == NONE) & (operators != NONE))
         sequence = self.host.inherited(self.rank.host.column("sequence"), operators[left])
-        found[left] = self._of_sequences(sequence)
-        places = np.full(len(found), NONE, np.int32)
-        known = found != NONE
-        places[known] = self._paths[found[known]]
+        found[left] = self.of_sequences(sequence)
+        return self.of_calls(found)
+
+    def of_calls(self, calls: Places) -> Places:
+        """The places of the paths of modules. calls: places of calls of modules, or `NONE`, which remains."""
+        places = np.full(len(calls), NONE, np.int32)
+        known = calls != NONE
+        places[known] = self._paths[calls[known]]
         return places
 
-    def _of_sequences(self, wanted: Integers) -> Places:
-        """The modules of the forward operators with some sequence numbers."""
+    def of_sequences(self, wanted: Integers) -> Places:
+        """The modules whose forward operators have some sequence numbers, as places of their calls, or `NONE`.
+
+        wanted: the numbers.
+        """
         numbers = self.rank.host.column("sequence")
         forward = np.flatnonzero((numbers != NONE) & ~self.inside_autograd)
         # Several operators may have one sequence number: the last is the one that autograd recorded, and those before
@@ -74,24 +86,39 @@ class ModulePaths:
 
 
 ALIKE = 0.9
-"""Kernels are those of the end of a step if this share of them is there in the same order."""
+"""Ops are those of the end of a step if this share of them is there in the same order."""
 
 
-def of_step_before(name: Places, stream: Places, launched: Integers, module: Places, chosen: Places) -> Places:
-    """The modules of ops, with those of kernels launched before the recording began, which its last kernels show.
+def of_step_before(ops: "Mapping[str, npt.NDArray[Any]]", computing: Places, communicating: Places) -> Places:
+    """For ops launched before the recording began those of the recorded steps that they repeat, or `NONE`.
 
-    Such kernels are the end of the step before the first recorded one. On each stream they are aligned by name with as
-    many of the last kernels, and get their modules if a share of `ALIKE` is in the same order. name, stream, launched
-    (ns; `NONE` if unknown), module: columns of the ops, by start. chosen: places of kernels that compute. Returns the
-    column `module`; modules that stay unknown are `NONE`.
+    Such ops are the end of the step before the first recorded one. On each stream they are aligned by name with as many
+    of the last ops, and repeat them if a share of `ALIKE` is in the same order. Collectives have few names: all of them
+    have to be in the same order, and what computes has to be the end of a recorded step.
+
+    ops: columns of the ops, by start; `name`, `stream` and `launched` (ns; `NONE` if unknown) are read. computing,
+    communicating: places of what computes or copies, and of collectives. Returns a column of places.
     """
-    found = module.copy()
-    for each in np.unique(stream[chosen]).tolist():
-        mine = chosen[stream[chosen] == each]
-        before = mine[: int(np.argmax(launched[mine] != NONE)) if (launched[mine] != NONE).any() else 0]
-        last = mine[len(before) :][-len(before) :] if len(before) else mine[:0]
-        pairs = align(name[before].tolist(), name[last].tolist()).pairs
-        if len(before) and len(pairs) >= ALIKE * len(before):
-            ours, theirs = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
-            found[before[ours]] = module[last[theirs]]
+    found = np.full(len(ops["name"]), NONE, np.int32)
+    for chosen, least in ((computing, ALIKE), (communicating, 1.0)):
+        if least == 1.0 and not (found != NONE).any():
+            break
+        for each in np.unique(ops["stream"][chosen]).tolist():
+            mine = chosen[ops["stream"][chosen] == each]
+            known = ops["launched"][mine] != NONE
+            before = mine[: int(np.argmax(known)) if known.any() else 0]
+            last = mine[len(before) :][-len(before) :] if len(before) else mine[:0]
+            pairs = align(ops["name"][before].tolist(), ops["name"][last].tolist()).pairs
+            if len(before) and len(pairs) >= least * len(before):
+                left, right = (np.array(side, np.int64) for side in zip(*pairs, strict=True))
+                found[before[left]] = last[right]
     return found
+
+
+def inner_module(paths: Sequence[str]) -> str:
+    """The path of the innermost module that contains all of some; empty: none does. paths: of modules, one at least."""
+    split = [each.split("/") for each in paths]
+    common = 0
+    while all(len(each) > common and each[common] == split[0][common] for each in split):
+        common += 1
+    return "/".join(split[0][:common])

@@ -77,7 +77,8 @@ class SpanColumns:
 class RankSpans:
     """Spans of one rank. table: of names, each with its place. threads, streams, numbers, shapes, paths: places, too.
 
-    modules: calls of modules; their paths are in `paths`.
+    modules: calls of modules; their paths are in `paths`. unknown_buckets: reduced gradients whose modules are not
+    known.
 
     background: work of threads that are not the program's. asking, waiting: how names of operators begin that ask for
     such work, and that return when it is done.
@@ -97,6 +98,7 @@ class RankSpans:
     shapes: Numbering[str] = field(default_factory=Numbering)
     modules: SpanColumns = field(default_factory=SpanColumns)
     paths: Numbering[str] = field(default_factory=Numbering)
+    unknown_buckets: int = 0
 
     def place(self, collective: RecordedCollective | None) -> int:
         """The place of a collective in `numbers`, or `NONE`."""

@@ -57,7 +57,8 @@ class RecordedCollective:
     group, such as `mesh_tp`. ranks: global ranks of the group, empty if unknown. size: ranks of the group. dtype: as
     PyTorch writes it, such as `BFloat16`. sent, received: elements that go in and that come out. sequence: its number
     in the group. peer: the other rank of a message. node: number of the call, by which an execution trace has it.
-    worker: place of gloo's thread that ran it among those of its rank.
+    worker: place of gloo's thread that ran it among those of its rank. gradients: of a bucket of gradients the paths of
+    the modules whose weights have them, each with its elements, in the order in which they became ready.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class RecordedCollective:
     peer: int | None = None
     node: int | None = None
     worker: int | None = None
+    gradients: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

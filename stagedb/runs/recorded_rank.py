@@ -13,6 +13,11 @@ from stagedb.runs.memory_record import AllocatedMemory
 from stagedb.runs.rank_spans import RankSpans
 from stagedb.runs.rank_trace import NONE, Annotation, DeviceOps, ProcessGroup, RankTrace, RecordedCollective
 
+_UNKNOWN_BUCKETS = (
+    "{:,} all-reduces of gradients have no modules: sizes of gradients were not recorded, or not exactly one choice of "
+    "them has the size of the bucket"
+)
+
 
 @dataclass
 class RecordedRank(RankSpans):
@@ -108,6 +113,8 @@ class RecordedRank(RankSpans):
         if not len(ops):
             return None
         base = _begin(ops, base)
+        if self.unknown_buckets:
+            left_out = (*left_out, _UNKNOWN_BUCKETS.format(self.unknown_buckets))
         return RankTrace(
             rank=rank,
             world=world,

@@ -138,6 +138,13 @@ RUN_LABELS = (
             Property("launcher", "string?", "the operator that launched it"),
             Property("shapes", "string?", "shapes of that operator's inputs, such as [[768,384],[384,96]]"),
             Property("module", "string?", "path of the module that launched it, such as `ResNet_0/Conv2d_0`"),
+            Property(
+                "modules",
+                "string[]?",
+                "of an all-reduce of gradients the modules whose weights have these, as they became ready; `module` is "
+                "the innermost one that contains them",
+            ),
+            Property("module_elements", "integer[]?", "of each of `modules` the elements of its gradients"),
             Property("caller", "string?", "the operator that called it; only in a run without times"),
             Property("step_number", "integer?", "the profiler's number of the step"),
             Property(
