@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import compress, groupby
 from math import prod
 from typing import Any
 
@@ -39,6 +39,9 @@ _REDUCES = "c10d::allreduce_"
 
 MOST_SUMS = 1 << 14
 """Different sums of weights that are tried to find the ones of a bucket; with more of them it has no modules."""
+
+UNKNOWN_BUCKET = -2
+"""Place of a bucket whose modules are not known, or that has no gradients."""
 
 Weight = tuple[str, int]
 """A module and the elements of one of its weights."""
@@ -69,7 +72,8 @@ def buckets_of(events: Sequence[Weight | int]) -> list[Bucket | None]:
     """The weights of the buckets of one backward.
 
     events: in the order of time weights that became ready, and for each bucket that was reduced the number of its
-    elements. Returns a bucket for each number; None: no choice of weights, or more than one, has as many elements.
+    elements. Returns a bucket for each number; None: no choice of weights, or more than one, has as many elements. A
+    bucket without weights reduces no gradients, as all before it were reduced.
     """
     found: list[Bucket | None] = []
     ready: list[Weight] = []
@@ -79,6 +83,10 @@ def buckets_of(events: Sequence[Weight | int]) -> list[Bucket | None]:
         if not isinstance(event, int):
             ready.append(event)
             launching = True
+            continue
+        if not ready:
+            # Such as the map of the weights that a step used, which DDP reduces with `find_unused_parameters`.
+            found.append(())
             continue
         # A weight right before completes the bucket. One that was ready earlier may follow at once.
         chosen = None if lost else _chosen(ready, event, int(launching))
@@ -137,8 +145,8 @@ class ReducedGradients:
     """What is known of the gradients of a rank.
 
     module: for each operator of the host the place of the path of the module whose gradient it accumulates or copies,
-    or `NONE`. bucket: for each operator that reduces gradients a place in `buckets`, or `NONE`. unknown: how many
-    reduced gradients of modules that do not follow from their sizes.
+    or `NONE`. bucket: for each operator that reduces something meanwhile a place in `buckets`, or `UNKNOWN_BUCKET`, and
+    for others `NONE`. unknown: how many reduced gradients of modules that do not follow from their sizes.
     """
 
     module: Places
@@ -160,14 +168,12 @@ class _Backward:
 class GradientBuckets:
     """The gradients of a rank's weights, and how they are reduced.
 
-    rank: its spans. host: its operators. modules: those around its operators. inside_autograd: which operators autograd
-    calls.
+    rank: its spans. host: its operators. modules: those around its operators.
     """
 
     rank: RankSpans
     host: NestedSpans
     modules: ModulePaths
-    inside_autograd: Chosen
 
     def found(self) -> ReducedGradients:
         """The modules of gradients, and of the buckets in which they are reduced."""
@@ -207,7 +213,7 @@ class GradientBuckets:
             here = np.flatnonzero(thread[self._nodes] == each)
             last = np.searchsorted(self.host.start[mine], self.host.start[self._nodes[here]]) - 1
             known = last >= 0
-            found[here[known]] = self.modules.of_sequences(sequence[mine[last[known]]])
+            found[here[known]] = self.modules.of_operators(mine[last[known]])
         return found
 
     @cached_property
@@ -263,7 +269,7 @@ class GradientBuckets:
         spans = self.modules.spans
         outermost = np.flatnonzero(spans.above == NONE)
         around = self.host.around(spans.start[outermost], spans.thread[outermost])
-        inside = np.where(around == NONE, False, self.inside_autograd[around])
+        inside = np.where(around == NONE, False, self.modules.inside_autograd[around])
         begins = np.sort(spans.start[outermost[~inside]])
         copies = np.flatnonzero(self._named([_COPIES in name for name in self._names]))
         kinds = (self._nodes, self._reduces, copies)
@@ -286,27 +292,49 @@ class GradientBuckets:
             return
         buckets = self._buckets(found, backward)
         for place, bucket in zip(backward.reduces, buckets, strict=True):
-            if bucket is None:
-                found.unknown += 1
-            else:
-                found.bucket[place] = len(found.buckets)
-                found.buckets.append(bucket)
+            found.unknown += bucket is None
+            found.bucket[place] = len(found.buckets) if bucket else UNKNOWN_BUCKET
+            found.buckets += [bucket] if bucket else []
         self._add_copies(found, backward, buckets)
 
     def _buckets(self, found: ReducedGradients, backward: _Backward) -> list[Bucket | None]:
-        """The buckets that a backward reduces; None: not known, as all are if a size or a module is not."""
+        """The buckets that a backward reduces; None: not known.
+
+        DDP does something with each of its gradients, and nothing with those of the inputs of a checkpoint. It does
+        nothing either with gradients that are views of their buckets, where a hook divides them.
+        """
+        hooked = self._hooked[backward.nodes]
+        buckets: list[Bucket | None] = [None] * len(backward.reduces)
+        for nodes in (backward.nodes, [*compress(backward.nodes, hooked)]):
+            events = self._events(found, nodes, backward.reduces)
+            buckets = buckets if events is None else buckets_of(events)
+            if None not in buckets:
+                break
+        return buckets
+
+    @cached_property
+    def _hooked(self) -> Chosen:
+        """Which operators call others than that of a node of a weight."""
+        above = self.host.above
+        others = ~self._named([name.endswith(ACCUMULATES) for name in self._names]) & (above != NONE)
+        found = np.zeros(len(above), np.bool_)
+        found[above[others]] = True
+        return found
+
+    def _events(self, found: ReducedGradients, nodes: list[int], reduces: list[int]) -> list[Weight | int] | None:
+        """Weights and buckets in the order of time; None if a size or a module is not known."""
         paths, start = list(self.rank.paths), self.host.start
         events: list[tuple[int, Weight | int]] = []
-        for place in backward.nodes:
+        for place in nodes:
             module, size = int(found.module[place]), self._elements.get(place)
             if module == NONE or size is None:
-                return [None] * len(backward.reduces)
+                return None
             events.append((int(start[place]), (paths[module], size)))
-        for place in backward.reduces:
+        for place in reduces:
             if place not in self._reduced:
-                return [None] * len(backward.reduces)
+                return None
             events.append((int(start[place]), self._reduced[place]))
-        return buckets_of([event for _, event in sorted(events, key=lambda each: each[0])])
+        return [event for _, event in sorted(events, key=lambda each: each[0])]
 
     def _add_copies(self, found: ReducedGradients, backward: _Backward, buckets: Sequence[Bucket | None]) -> None:
         """Add the modules of gradients that are copied out of their buckets, if all copies are as the buckets are."""

@@ -142,11 +142,8 @@ class _LaunchedOps:
         collective = self._collectives(self.host.inherited(rank.host.column("collective"), inner))
         launcher = _taken(rank.host.column("name"), inner, NONE)
         shapes = self.host.inherited(rank.host.column("shapes"), inner)
-        engine = _of_names([name.startswith(ENGINE) for name in self.names], rank.host.column("name")).astype(np.int8)
-        # An operator that autograd calls is inside the span of one of autograd's nodes.
-        inside = self.host.inherited(np.where(engine == 1, engine, NONE), np.arange(len(self.host.start))) != NONE
-        paths = ModulePaths(rank, self.host, inside)
-        gradients = GradientBuckets(rank, self.host, paths, inside).found()
+        paths = ModulePaths(rank, self.host)
+        gradients = GradientBuckets(rank, self.host, paths).found()
         module = paths.around(self.moments, self.threads, inner)
         collective, module = self._of_gradients(gradients, inner, collective, module)
         operator = _taken(rank.host.column("number"), inner, NONE)
@@ -242,7 +239,9 @@ class _LaunchedOps:
         numbers = list(rank.numbers)
         bucket = self.host.inherited(gradients.bucket, inner)
         collective = collective.copy()
-        for op in np.flatnonzero((bucket != NONE) & (collective != NONE)).tolist():
+        # The module whose gradient completes a bucket is not that of the bucket.
+        module[(bucket != NONE) & (collective != NONE)] = NONE
+        for op in np.flatnonzero((bucket >= 0) & (collective != NONE)).tolist():
             weights = gradients.buckets[bucket[op]]
             collective[op] = rank.place(replace(numbers[collective[op]], gradients=weights))
             module[op] = rank.paths[path] if (path := inner_module([each for each, _ in weights])) else NONE

@@ -26,11 +26,15 @@ ENGINE = "autograd::engine::evaluate_function"
 LONGEST_PATH = 500
 
 
-class ModulePaths:
-    """Modules of a rank's launches. host: its operators. inside_autograd: which of them autograd calls."""
+_CHECKPOINT = "CheckpointFunctionBackward"
+"""The node of a checkpoint whose backward runs inside it (`use_reentrant=True`), after the forward that it repeats."""
 
-    def __init__(self, rank: RankSpans, host: NestedSpans, inside_autograd: "npt.NDArray[np.bool_]") -> None:
-        self.rank, self.host, self.inside_autograd = rank, host, inside_autograd
+
+class ModulePaths:
+    """Modules of a rank's launches. host: its operators."""
+
+    def __init__(self, rank: RankSpans, host: NestedSpans) -> None:
+        self.rank, self.host = rank, host
         self.spans = NestedSpans(*(rank.modules.column(name) for name in ("start", "end", "place")))
 
     def around(self, moments: Integers, threads: Places, operators: Places) -> Places:
@@ -42,8 +46,7 @@ class ModulePaths:
             return np.full(len(moments), NONE, np.int32)
         found = self.spans.around(moments, threads)
         left = np.flatnonzero((found == NONE) & (operators != NONE))
-        sequence = self.host.inherited(self.rank.host.column("sequence"), operators[left])
-        found[left] = self.of_sequences(sequence)
+        found[left] = self.of_operators(operators[left])
         return self.of_calls(found)
 
     def of_calls(self, calls: Places) -> Places:
@@ -53,23 +56,69 @@ class ModulePaths:
         places[known] = self._paths[calls[known]]
         return places
 
-    def of_sequences(self, wanted: Integers) -> Places:
-        """The modules whose forward operators have some sequence numbers, as places of their calls, or `NONE`.
+    def of_operators(self, operators: Places) -> Places:
+        """The modules whose forward operators some operators differentiate, as places of their calls, or `NONE`.
 
-        wanted: the numbers.
+        operators: places of autograd's nodes, or of what they call.
         """
-        numbers = self.rank.host.column("sequence")
-        forward = np.flatnonzero((numbers != NONE) & ~self.inside_autograd)
+        none = np.full(len(operators), NONE, np.int32)
+        numbers, forward = self.rank.host.column("sequence"), self._forward
+        if not len(forward):
+            return none
+        numbered = np.where(numbers != NONE, np.arange(len(numbers)), NONE)
+        wanted = self.host.inherited(numbered.astype(np.int32), operators)
+        there = np.flatnonzero(wanted != NONE)
+        # A node and the call in it have one number: inside a checkpoint only the node is of the graph around that.
+        wanted[there] = np.where(self._repeats_above[wanted[there]], self.host.above[wanted[there]], wanted[there])
+        both = np.concatenate((forward, wanted[there]))
+        number = np.unique(numbers[both], return_inverse=True)[1].astype(np.int64)
+        keys = (self._checkpoint[both].astype(np.int64) + 1) * (len(both) + 1) + number
+        known, asked = keys[: len(forward)], keys[len(forward) :]
         # Several operators may have one sequence number: the last is the one that autograd recorded, and those before
         # it only read the counter.
-        forward = forward[np.lexsort((self.rank.host.column("start")[forward], numbers[forward]))]
-        last = np.flatnonzero(np.diff(numbers[forward], append=NONE))
-        forward = forward[last]
-        modules = self.spans.around(self.rank.host.column("start")[forward], self.rank.host.column("place")[forward])
-        if not len(forward):
-            return np.full(len(wanted), NONE, np.int32)
-        at = np.minimum(np.searchsorted(numbers[forward], wanted), len(forward) - 1)
-        return np.where((numbers[forward][at] == wanted) & (wanted != NONE), modules[at], NONE).astype(np.int32)
+        order = np.lexsort((self.host.start[forward], known))
+        last = order[np.flatnonzero(np.diff(known[order], append=NONE))]
+        modules = self.spans.around(self.host.start[forward[last]], self.host.thread[forward[last]])
+        at = np.minimum(np.searchsorted(known[last], asked), len(last) - 1)
+        none[there] = np.where(known[last][at] == asked, modules[at], NONE)
+        return none
+
+    def _of_names(self, which: "list[bool]") -> "npt.NDArray[np.bool_]":
+        found: npt.NDArray[np.bool_] = np.array(which or [False])[self.rank.host.column("name")]
+        return found
+
+    @cached_property
+    def _nodes(self) -> "npt.NDArray[np.bool_]":
+        return self._of_names([name.startswith(ENGINE) for name in self.rank.table])
+
+    @cached_property
+    def inside_autograd(self) -> "npt.NDArray[np.bool_]":
+        """Which operators autograd calls: those inside the span of one of its nodes, and the nodes."""
+        own = np.where(self._nodes, 1, NONE).astype(np.int8)
+        found: npt.NDArray[np.bool_] = self.host.inherited(own, np.arange(len(self.host.start))) != NONE
+        return found
+
+    @cached_property
+    def _repeats_above(self) -> "npt.NDArray[np.bool_]":
+        """Which operators are the calls of the nodes around them, and have their numbers."""
+        numbers, above = self.rank.host.column("sequence"), self.host.above
+        found: npt.NDArray[np.bool_] = (above != NONE) & self._nodes[above] & (numbers[above] == numbers)
+        return found
+
+    @cached_property
+    def _checkpoint(self) -> Places:
+        """For each operator the node of the checkpoint around it, whose graph has numbers of its own, or `NONE`."""
+        checkpoints = self._nodes & self._of_names([_CHECKPOINT in name for name in self.rank.table])
+        places = np.arange(len(self.host.start), dtype=np.int32)
+        return self.host.inherited(np.where(checkpoints, places, np.int32(NONE)), self.host.above)
+
+    @cached_property
+    def _forward(self) -> Places:
+        """Operators that autograd may differentiate: it calls none of them, but in the forward of a checkpoint."""
+        places = np.arange(len(self.host.start), dtype=np.int32)
+        node = self.host.inherited(np.where(self._nodes, places, np.int32(NONE)), places)
+        free = (node == self._checkpoint) & ~self._repeats_above
+        return np.flatnonzero((self.rank.host.column("sequence") != NONE) & free)
 
     @cached_property
     def _paths(self) -> Places:

@@ -14,8 +14,8 @@ from stagedb.runs.rank_spans import RankSpans
 from stagedb.runs.rank_trace import NONE, Annotation, DeviceOps, ProcessGroup, RankTrace, RecordedCollective
 
 _UNKNOWN_BUCKETS = (
-    "{:,} all-reduces of gradients have no modules: sizes of gradients were not recorded, or not exactly one choice of "
-    "them has the size of the bucket"
+    "{:,} all-reduces of gradients have no modules: sizes or modules of gradients are not known, or not exactly one "
+    "choice of them has the size of the bucket"
 )
 
 

@@ -35,6 +35,8 @@ D: Weight = ("d", 9)
         ([B, B, A, 10, D, 13], [(B, A), (B, D)]),
         # Buckets that are not known have all weights before them, and the next one starts anew.
         ([B, C, A, 10, 4, D, 9], [None, None, (D,)]),
+        # What is reduced after all gradients is a map of weights that were used, and no gradient.
+        ([A, B, 10, 2, C, 4], [(A, B), (), (C,)]),
         # Too many elements, too few, and none.
         ([A, B, 11], [None]),
         ([A, B, 3], [None]),
@@ -157,6 +159,7 @@ def test_a_bucket_of_several_modules_is_of_what_contains_them(tmp_path: Path) ->
 def test_sizes_that_do_not_add_up_have_no_modules(tmp_path: Path) -> None:
     trace = read(ddp((13, 39)), tmp_path)
     assert gradients(trace) == [(), ()]
+    assert modules(trace, "nccl") == [None, None]
     assert [each.partition(" have")[0] for each in trace.left_out] == ["2 all-reduces of gradients"]
     # Each weight's own kernels are of its module all the same; what was copied back is not known.
     assert modules(trace, "mul") == [f"{NET}/Linear_{layer}" for layer in (1, 1, 0, 0)]
@@ -183,6 +186,35 @@ def test_a_backward_does_not_have_gradients_of_the_one_before(tmp_path: Path) ->
     reduces = ("c10d::allreduce_", "record_param_comms", "ncclDevKernel_Generic(x)", "nccl:all_reduce")
     found.events = [each for each in found.events if each["name"] not in reduces or float(each["ts"]) > 10]
     assert gradients(read(found, tmp_path)) == [FIRST, SECOND]
+
+
+def test_a_checkpoint_that_runs_its_own_backward_has_modules(tmp_path: Path) -> None:
+    """Its thread numbers operators anew, and the gradient of its input is accumulated, but not reduced."""
+    found = Recording(world=2)
+    for name, at, length in (("Net_0", 100, 800), ("Linear_9", 200, 300), ("Linear_9", 5_200, 300)):
+        found.span("python_function", f"nn.Module: {name}", at, length)
+    for name, at, number in (("aten::linear", 300, 7), ("CheckpointFunction", 600, 8), ("aten::linear", 5_300, 7)):
+        found.span("cpu_op", name, at, 100, (1, 1), **{"Sequence number": number})
+    for name in (f"{ENGINE}CheckpointFunctionBackward", "CheckpointFunctionBackward"):
+        found.span("cpu_op", name, 2_000, 3_000, (1, 2), **{"Sequence number": 8})
+    found.kernel("stack_kernel", 5_000, 10, launched=2_050, thread=2)
+    found.span("python_function", "nn.Module: Linear_0", 2_100, 300, (1, 2))
+    found.span("cpu_op", "aten::linear", 2_150, 100, (1, 2), **{"Sequence number": 7})
+    found.span("python_function", "nn.Module: Linear_1", 2_410, 50, (1, 2))
+    found.span("cpu_op", "aten::relu", 2_420, 20, (1, 2), **{"Sequence number": 9})
+    found.span("cpu_op", f"{ENGINE}ReluBackward0", 2_470, 10, (1, 2), **{"Sequence number": 9})
+    found.span("cpu_op", f"{ENGINE}{NODE}", 2_480, 10, (1, 2))
+    found.span("cpu_op", NODE, 2_482, 5, (1, 2), **{"Input Dims": [[2, 2]]})
+    for name in (f"{ENGINE}AddmmBackward0", "AddmmBackward0"):
+        found.span("cpu_op", name, 2_500, 100, (1, 2), **{"Sequence number": 7})
+    found.kernel("gemm_kernel", 6_000, 10, launched=2_550, thread=2)
+    _accumulated(found, 3_000, [4], True)
+    _accumulated(found, 3_200, [8, 4], True)
+    _reduced(found, 3_300, 36)
+    trace = read(found, tmp_path)
+    assert gradients(trace) == [(("Linear_0", 4), ("Linear_0", 32))]
+    assert modules(trace, "gemm") == ["Linear_0"]
+    assert modules(trace, "stack") == ["Net_0"]
 
 
 def test_buckets_before_the_recording_repeat_those_of_its_last_step(tmp_path: Path) -> None:
