@@ -38,4 +38,6 @@ def _text(value: float | None, digits: int) -> str:
     if value is None:
         return ""
     least = 10.0**-digits
-    return f"<{least:.{digits}f}" if 0 < value < least / 2 else f"{value:,.{digits}f}"
+    if 0 < abs(value) < least / 2:
+        return f"<{least:.{digits}f}" if value > 0 else f">-{least:.{digits}f}"
+    return f"{value:,.{digits}f}"

@@ -183,11 +183,15 @@ class _LaunchedOps:
         return ordered
 
     def _repeat(self, ops: "dict[str, npt.NDArray[Any]]") -> None:
-        """Give ops that were launched before the recording the modules of those that they repeat. ops: by start."""
+        """Give ops that were launched before the recording the modules and launchers of those that they repeat.
+
+        ops: by start.
+        """
         device, collective = ops["category"] < _HOST, ops["collective"] != NONE
         repeated = of_step_before(ops, np.flatnonzero(device & ~collective), np.flatnonzero(device & collective))
         there = np.flatnonzero(repeated != NONE)
-        ops["module"][there] = ops["module"][repeated[there]]
+        for column in ("module", "launcher"):
+            ops[column][there] = ops[column][repeated[there]]
         numbers = list(self.rank.numbers)
         for op in there[collective[there]].tolist():
             weights = numbers[ops["collective"][repeated[op]]].gradients

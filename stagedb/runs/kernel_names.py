@@ -162,6 +162,9 @@ _WRAPPER = re.compile(
 """Kernels that run a functor: only the name of that shows what they do."""
 
 _SCOPES = re.compile(r"\b(?:at::native|at|c10|cuda|cutlass|std|\(anonymous namespace\)|native|internal|detail)::")
+_WITHOUT_NAME = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\})::")
+"""A namespace without a name, as LLVM, Nsight Systems and GCC write it."""
+
 _FUNCTOR = re.compile(r"[A-Za-z_][\w:]*")
 _PLAIN = frozenset(
     ("float", "double", "int", "long", "bool", "char", "void", "unsigned", "short", "const", "true", "false")
@@ -174,7 +177,7 @@ def short_name(kernel: str) -> str:
 
     A kernel that runs a functor has the name of that in brackets: `vectorized_elementwise_kernel[FillFunctor]`.
     """
-    text = kernel[:LONGEST].replace("(anonymous namespace)::", "").removeprefix("void ")
+    text = _WITHOUT_NAME.sub("", kernel[:LONGEST]).removeprefix("void ")
     head, _, rest = text.partition("<")
     head = head.partition("(")[0].strip()
     # An operator's template of a return type, as `std::enable_if<…>::type name<…>`, has its name after the last one.

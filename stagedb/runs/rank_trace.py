@@ -119,10 +119,11 @@ class DeviceOps:
     copy. collective: place in `RankTrace.collectives`. launched: when the call that launched it began. synchronised:
     place of the op whose end the host had waited for last before that. launcher: the innermost operator around this
     call, as a place in `names`. operator: its number. shapes: those of the innermost operator around the call that has
-    some, as a place in `RankTrace.shapes`. module: the innermost module that launched it, as a place in
-    `RankTrace.modules`. annotation: the innermost annotation of the program around this call, as a
-    place in `RankTrace.annotations`. step: the profiler's number of the step. phase: place in `PHASES`. `NONE` where
-    there is none.
+    some, as a place in `RankTrace.shapes`. module: the innermost module that launched it, or
+    that contains all whose gradients it reduces, as a place in `RankTrace.modules`. Ops that were launched before the
+    recording have the launcher and the module of the ops that they repeat. annotation: the innermost annotation of the
+    program around this call, as a place in `RankTrace.annotations`. step: the profiler's number of the step. phase:
+    place in `PHASES`. `NONE` where there is none.
     """
 
     start: Integers

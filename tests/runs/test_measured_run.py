@@ -419,6 +419,15 @@ def test_kernels_that_compute_have_a_kind(name: str, launcher: str, kind: str) -
     assert compute_kind(name, launcher) == kind
 
 
+@pytest.mark.parametrize("namespace", ["(anonymous namespace)", "<unnamed>", "{anonymous}"])
+def test_a_namespace_without_a_name_is_not_in_names(namespace: str) -> None:
+    """Nsight Systems writes the second one."""
+    inner = f"void at::native::{namespace}::CatArrayBatchedCopy<at::native::{namespace}::Opaque<2>, 4>(float*)"
+    assert short_name(inner) == "CatArrayBatchedCopy"
+    functor = f"void at::native::vectorized_elementwise_kernel<4, at::native::{namespace}::pow_impl<float>(float)>(int)"
+    assert short_name(functor) == "vectorized_elementwise_kernel[pow_impl]"
+
+
 def test_names_are_short() -> None:
     assert (
         short_name("void deep_ep::intranode::combine<__nv_bfloat16, 8>(int4*, float*)") == "deep_ep::intranode::combine"

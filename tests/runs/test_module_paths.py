@@ -56,7 +56,10 @@ def test_kernels_of_the_step_before_are_those_of_its_end(tmp_path: Path) -> None
     found = step()
     for at, name in ((10, "gemm_kernel"), (60, "gemm_kernel"), (90, "adam_kernel")):
         found.span("kernel", name, at, 20, (0, 7), device=0, stream=7)
-    assert modules(read(found, tmp_path))[:3] == ["Net_0/Linear_1", "Net_0/Linear_0", None]
+    trace = read(found, tmp_path)
+    assert modules(trace)[:3] == ["Net_0/Linear_1", "Net_0/Linear_0", None]
+    launchers = [trace.names[place] for place in trace.ops.launcher[:3].tolist()]
+    assert launchers == ["aten::mm"] * 3
     found.span("kernel", "other_kernel", 95, 2, (0, 7), device=0, stream=7)
     assert modules(read(found, tmp_path))[:4] == [None] * 4
 
