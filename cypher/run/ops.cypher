@@ -22,10 +22,11 @@
 // column critical: integer? [ns] — of its time on the critical path; null: the run has no times
 // column launches: integer[]? [ns] — when its launch began on each rank
 // column synchronised: integer[]? — index of the op that the host had waited for last before the launch, on each rank
+// column gradients: boolean — it reduces gradients of modules that are known
 MATCH (:Run {id: $run})-[:HAS_LANE]->(:RunLane {lane: $lane})-[:HAS_OP_TIME]->(o:RunOp)
 RETURN o.name AS name, o.type AS type, o.kind AS kind, o.phase AS phase, o.axis AS axis,
   o.block AS block, o.launcher AS launcher, o.shapes AS shapes, o.dtype AS dtype, o.message AS message,
   o.bytes AS bytes, o.stream AS stream, o.processor AS processor, o.step_number AS step_number,
   o.starts AS starts, o.durations AS durations, o.critical AS critical, o.launches AS launches,
-  o.synchronised AS synchronised
+  o.synchronised AS synchronised, o.modules IS NOT NULL AS gradients
 ORDER BY o.index

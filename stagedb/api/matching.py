@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from stagedb.api import lookup, wanted_instances
 from stagedb.api.results import InstanceInfo, Rows, RunInfo
 from stagedb.errors import UsageError
-from stagedb.matching.plan_finding import OF_MODEL, WITHOUT_PLAN, FoundPlan, find_plan
+from stagedb.matching.plan_finding import OF_MODEL, FoundPlan, find_plan, without_plan
 from stagedb.matching.run_match import RunMatch, match_run
 from stagedb.mentions import call
 from stagedb.plans import typed_words
@@ -112,7 +112,7 @@ def _made(store: Store, run: RunInfo, plan: FoundPlan) -> InstanceInfo:
         raise UsageError(
             f"run {run.id[:12]} has {plan.degrees}; the rest of its plan does not follow ({'; '.join(plan.ties)}): "
             f"make an instance of its model under these degrees, and name it: {call('match', run.id[:12], 'INSTANCE')}"
-            f". {WITHOUT_PLAN}"
+            f". {without_plan(run.id)}"
         )
     card = replace(plan.card, name=f"of-run-{run.id[:8]}", tied=bool(plan.words.get("tied")))
     words = {word: value for word, value in plan.words.items() if word not in OF_MODEL}

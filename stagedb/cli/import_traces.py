@@ -46,6 +46,7 @@ def import_(
 
         def report_on(done: int, of: int, what: str) -> None:
             if report is not None:
+                report.now(what, "bytes" if what == "reading" else "nodes")
                 report(done, of)
 
         run = db.import_run(*paths, name=name, keep_names=keep_names, progress=report_on, notes=common.note)

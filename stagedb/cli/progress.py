@@ -43,6 +43,11 @@ class ReportProgress:
         speed = f"{decimal(int(size / passed))}/s" if passed > 0 else ""
         self._bar.update(self._task, description=self._what, completed=done, total=of, speed=speed)
 
+    def now(self, what: str, unit: str) -> None:
+        """What the work does from now on. what, unit: as those of `progress`."""
+        self._what = what
+        self._bar.update(self._task, unit=unit)
+
     def line(self, text: str) -> None:
         """Print a line above the bar. text: the line."""
         self._bar.console.print(printable(text), markup=False, highlight=False)
@@ -77,10 +82,10 @@ def progress(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit)]
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[unit]}")]
     rate = [TextColumn("{task.fields[speed]}")] if speed else []
     bar = Progress(*columns, *rate, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-    report = ReportProgress(bar, bar.add_task(before or what, total=None, speed=""), what, before)
+    report = ReportProgress(bar, bar.add_task(before or what, total=None, speed="", unit=unit), what, before)
     try:
         yield report
     finally:

@@ -5,7 +5,7 @@ parallelism. Which axis a group is on follows from what is called on it:
 
 - Tensor parallelism reduces after every part of a layer, from the begin of the step on.
 - Gradients are reduced once most of a micro-batch is computed, and parameters are gathered from its begin on. Their
-  ranks are those of dp, and of cp.
+  ranks are those of dp, and of cp. An all-reduce whose modules are known reduces gradients at any time.
 - Keys and values are gathered in a layer's attention, at first two tensors at once, or exchanged two at once.
 - Tokens are sent to their experts one call at a time.
 
@@ -41,7 +41,8 @@ AT_ONCE = 0.2
 class GroupCall:
     """A collective or message of a rank. group: ranks, ascending; of a message this rank and its peer. size: bytes.
 
-    done: the share of the rank's computing that is before it. start: in ns from the begin of the run.
+    done: the share of the rank's computing that is before it. start: in ns from the begin of the run. gradients:
+    whether it is known to reduce gradients of modules.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class GroupCall:
     size: int
     done: float
     start: int
+    gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,8 @@ def _axis(family: _Family, first_sent: Mapping[int, int]) -> str:
         return "ep" if family.sends_tokens else "heads"
     reduced = family.of(*REDUCING)
     in_forward = [own[0].start < first_sent[rank] for rank, own in family.reduced.items() if rank in first_sent]
+    if any(call.gradients for own in reduced for call in own):
+        return "dp"
     if in_forward:
         return "tp" if _mostly(in_forward) else "cp" if _mostly(pairs) else "dp"
     if reduced and family.first_reduction < EARLY and median(each[0].done * len(each) for each in reduced) < SPREAD:

@@ -4,7 +4,7 @@ Degrees follow from groups (`degrees`), sizes from shapes (`model_sizes`). All o
 and each keeps the value under which most ops of the run are ops of the plan.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -95,11 +95,12 @@ class Undecided:
     others: tuple[Words, ...]
 
 
-WITHOUT_PLAN = (
-    f"Plans are those of transformer models; without one {call('query', 'critical-breakdown', run='RUN')} has where "
-    f"the time goes, and {call('diff', 'BEFORE', 'AFTER')} compares two runs of any model"
-)
-"""What else to ask of a run whose plan is not found."""
+def without_plan(run: str) -> str:
+    """What else to ask of a run whose plan is not found. run: its id."""
+    return (
+        f"Plans are those of transformer models; without one {call('query', 'critical-breakdown', run=run[:12])} has "
+        f"where the time goes, and {call('diff', run[:12], 'OTHER')} compares it with another run of any model"
+    )
 
 
 def find_plan(run: StoredRun) -> FoundPlan:
@@ -109,11 +110,11 @@ def find_plan(run: StoredRun) -> FoundPlan:
         if "nsight" in run.tool:
             raise UsageError(
                 "exports of Nsight Systems have no process groups, from which a plan is found: name an instance of the "
-                "plan that was run"
+                f"plan that was run. {without_plan(run.id)}"
             )
         raise UsageError(
             "no group of ranks was recorded, and a plan does not follow from anything else: record with a version of "
-            f"PyTorch that has process groups in profiles, or name an instance. {WITHOUT_PLAN}"
+            f"PyTorch that has process groups in profiles, or name an instance. {without_plan(run.id)}"
         )
     found = degrees_of(calls, run.job_ranks)
     stages = {rank: _first_step(seen_ops(run, rank)) for rank in _firsts(run, found) if rank is not None}
@@ -230,19 +231,28 @@ def _left(match: RankMatch, stops: bool) -> int:
 
 
 def _tried(stages: Mapping[int, Sequence[SeenOp]], found: FoundDegrees, sizes: ModelSizes) -> FoundPlan:
-    tried = [each.values for each in TRIED if each.matters(found, sizes)]
+    sent = {op.dtype for seen in stages.values() for op in seen if op.sent is not None and not op.scalar}
+    tried = [_first_of_wire(each.values, sent) for each in TRIED if each.matters(found, sizes)]
     trial = _Trial(sizes, stages, Known.of([op for seen in stages.values() for op in seen]), tried)
     known = {**_degree_words(found), **_batch(found, sizes), **_uneven(sizes), **_copies(found), "recipe": "torch"}
-    best, words = trial.climbed(*_first(trial, known))
     of = sum(map(len, stages.values()))
+    begin = _first(trial, known)
+    if begin is None:
+        return FoundPlan(found, sizes, None, known, of, of, (*found.ties, _refusal(sizes, known)))
+    best, words = trial.climbed(*begin)
     if 2 * best > of:
         return FoundPlan(found, sizes, None, words, best, of, (*found.ties, *_why_none_fits(stages, best)))
     undecided = tuple(_undecided(trial, words, best))
     return FoundPlan(found, sizes, plan_of(sizes, words)[0], words, best, of, found.ties, undecided)
 
 
-def _first(trial: _Trial, words: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """The first words of a plan that is not refused."""
+def _first_of_wire(values: tuple[Words, ...], sent: Collection[str]) -> tuple[Words, ...]:
+    """Values to try, with the format of all that was sent first. sent: formats, as plans write them."""
+    return tuple(sorted(values, key=lambda words: {*sent} != {words.get("dtype")} or len(words) > 1))
+
+
+def _first(trial: _Trial, words: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+    """The first words of a plan that is not refused; None if all are."""
     usual = {word: value for values in trial.tried for word, value in values[0].items()}
     for chosen in ({}, {"zero": 3}, {"zero": 0}, {"sp": True}, {"recompute": "none"}):
         start = {**words, **usual, **chosen}
@@ -251,10 +261,17 @@ def _first(trial: _Trial, words: dict[str, Any]) -> tuple[int, dict[str, Any]]:
             left = trial.left(tried)
             if left is not None:
                 return left, tried
-    raise UsageError(
-        f"no plan has tp {words['tp']}, pp {words['pp']}, dp {words['dp']}, cp {words['cp']} and ep {words['ep']} on a "
-        f"model of {sum(trial.sizes.layers)} layers: name an instance of the plan that was run"
-    )
+    return None
+
+
+def _refusal(sizes: ModelSizes, words: Words) -> str:
+    """Why a plan of these words is refused."""
+    model = f"a model of {sum(sizes.layers)} layers of {sizes.hidden} with {sizes.heads} heads"
+    try:
+        program_of(*plan_of(sizes, words))
+    except UsageError as reason:
+        return f"no plan was tried on {model}: {reason}"
+    return f"no plan was tried on {model}, as other choices are refused"
 
 
 def _why_none_fits(stages: Mapping[int, Sequence[SeenOp]], best: int) -> Iterator[str]:

@@ -185,7 +185,7 @@ def group_calls(run: StoredRun) -> dict[int, list[GroupCall]]:
                 continue
             before = int(done[np.searchsorted(begins, issued[place])])
             begin = int(timed.start[place])
-            own.append(GroupCall(op.kind, group, op.message or 0, before / max(int(done[-1]), 1), begin))
+            own.append(GroupCall(op.kind, group, op.message or 0, before / max(int(done[-1]), 1), begin, op.gradients))
         found[rank] = own
     return found
 

@@ -14,7 +14,7 @@ class RunOpFacts:
     """What an op of a lane is, the same on all of its ranks: the properties of a `RunOp` node (docs/data-model.md).
 
     bytes: of a copy. message: bytes of the operand of a communication on one rank. critical: ns on the critical path.
-    None where nothing was recorded.
+    gradients: whether it reduces gradients of known modules. None where nothing was recorded.
     """
 
     name: str
@@ -31,6 +31,7 @@ class RunOpFacts:
     stream: str
     step_number: int | None
     critical: int
+    gradients: bool
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,17 @@ def test_what_comes_before_the_first_report_is_shown(monkeypatch: pytest.MonkeyP
         assert waited(terminal, "1/4")
 
 
+def test_work_of_two_parts_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = in_terminal(monkeypatch)
+    with progress(Common(), "reading", "bytes", before="opening") as report:
+        assert report is not None
+        report(3, 6)
+        assert waited(terminal, "3/6") and waited(terminal, "bytes")
+        report.now("writing", "nodes")
+        report(1, 4)
+        assert waited(terminal, "1/4") and waited(terminal, "nodes") and waited(terminal, "writing")
+
+
 def test_lines_are_printed_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = in_terminal(monkeypatch)
     with progress(Common(), "trying", "plans", before="timing") as report:

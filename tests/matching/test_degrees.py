@@ -121,3 +121,16 @@ def test_two_ranks_that_send_to_each_other(sends: tuple[int, int], wanted: str) 
         return [GroupCall("send", (0, 1), 64, time / 5_000, time) for time in times]
 
     assert str(degrees_of({rank: calls(rank) for rank in range(2)}, 2)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("gradients", "wanted"), [(False, "tp 2 pp 1 dp 1 cp 1 ep 1"), (True, "tp 1 pp 1 dp 2 cp 1 ep 1")]
+)
+def test_early_reductions_of_gradients_are_of_dp(gradients: bool, wanted: str) -> None:
+    """A recording that begins with the end of a step before has reductions early, which else are of tp."""
+
+    def calls() -> list[GroupCall]:
+        moments = [0.05, 0.3, 0.6, 0.9]
+        return [GroupCall("all_reduce", (0, 1), 64, done, round(1_000 * done), gradients) for done in moments]
+
+    assert str(degrees_of({rank: calls() for rank in range(2)}, 2)) == wanted

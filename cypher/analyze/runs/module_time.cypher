@@ -16,7 +16,7 @@ WITH r.step AS step, r.world AS world, o.module AS module, o.phase AS phase, o.d
   CASE
     WHEN o.modules IS NOT NULL THEN 'gradients'
     WHEN o.module IS NOT NULL THEN 'module'
-    WHEN o.phase = 'optimizer' OR o.kind = 'optimizer' THEN 'optimizer'
+    WHEN o.phase = 'optimizer' OR o.phase = 'unknown' AND o.kind = 'optimizer' THEN 'optimizer'
     WHEN NOT o.type IN ['compute', 'copy'] THEN 'communication'
     WHEN toLower(o.launcher) CONTAINS 'loss' THEN 'loss'
     ELSE 'other'

@@ -18,7 +18,8 @@ from stagedb.runs.untimed_run import without_times
 from stagedb.store import Store, read_whole
 from stagedb.traces.rank_sets import parse_ranks
 
-_FACTS = ("name", "type", "kind", "phase", "axis", "block", "launcher", "shapes", "dtype", "message", "bytes", "stream")
+_FACTS = ("name", "type", "kind", "phase", "axis", "block", "launcher", "shapes", "dtype", "message", "bytes", "stream",
+          "gradients")  # fmt: skip
 
 
 def read_run(store: Store, run: str) -> StoredRun:
