@@ -19,7 +19,12 @@ AGAINST_PLAN, NEXT_TO_PROFILE = "analyze/runs/run_against_plan", "analyze/runs/s
 """The named queries about a run and the instance that it was matched with."""
 
 MODULE_TIME = "analyze/runs/module_time"
-"""The named query that needs Python's calls in a recording."""
+"""A named query that needs Python's calls in a recording."""
+
+MODULE_SHARE = "analyze/runs/module_share"
+"""Another one: the parts of a run, two of which are of modules."""
+
+_WITHOUT_MODULES = "modules were not recorded: torch.profiler.profile(with_stack=True) records Python's calls"
 
 
 def hints_of(
@@ -43,7 +48,12 @@ def hints_of(
     if statement.name == LATE_RANKS:
         yield from _about_waits(store, answer, str(given["run"]))
     if statement.name == MODULE_TIME and {row[answer.columns.index("module")] for row in answer.rows} == {None}:
-        yield "modules were not recorded: torch.profiler.profile(with_stack=True) records Python's calls"
+        yield _WITHOUT_MODULES
+    if statement.name == MODULE_SHARE and not {row[answer.columns.index("part")] for row in answer.rows} & {
+        "module",
+        "gradients",
+    }:
+        yield _WITHOUT_MODULES
     if statement.name in (AGAINST_PLAN, NEXT_TO_PROFILE):
         yield from _about_match(store, answer, str(given["run"]), statement.name == NEXT_TO_PROFILE)
 

@@ -149,7 +149,8 @@ def test_ranks_that_are_late_and_gaps_before_kernels(store: Store, tmp_path: Pat
     found.kernel("ampere_sgemm", 1_000, 500)
     found.kernel("ampere_sgemm", 2_500, 500, launched=2_200, operator="aten::linear")
     run = db.import_run(found.write(tmp_path))
-    assert "with_stack=True" in "".join(db.query("module_time", run=run.id).hints)
+    for name in ("module_time", "module_share"):
+        assert "with_stack=True" in "".join(db.query(name, run=run.id).hints)
     (gap,) = db.query("idle_gaps", run=run.id)
     assert (gap["launcher"], gap["gaps"], gap["idle"], gap["launching"]) == ("aten::linear", 1, 1_000, 700)
     assert (run.launching, run.unexplained) == (700, 300)
