@@ -232,7 +232,7 @@ def _left(match: RankMatch, stops: bool) -> int:
 
 def _tried(stages: Mapping[int, Sequence[SeenOp]], found: FoundDegrees, sizes: ModelSizes) -> FoundPlan:
     sent = {op.dtype for seen in stages.values() for op in seen if op.sent is not None and not op.scalar}
-    tried = [_first_of_wire(each.values, sent) for each in TRIED if each.matters(found, sizes)]
+    tried = [first_of_wire(each.values, sent) for each in TRIED if each.matters(found, sizes)]
     trial = _Trial(sizes, stages, Known.of([op for seen in stages.values() for op in seen]), tried)
     known = {**_degree_words(found), **_batch(found, sizes), **_uneven(sizes), **_copies(found), "recipe": "torch"}
     of = sum(map(len, stages.values()))
@@ -246,8 +246,11 @@ def _tried(stages: Mapping[int, Sequence[SeenOp]], found: FoundDegrees, sizes: M
     return FoundPlan(found, sizes, plan_of(sizes, words)[0], words, best, of, found.ties, undecided)
 
 
-def _first_of_wire(values: tuple[Words, ...], sent: Collection[str]) -> tuple[Words, ...]:
-    """Values to try, with the format of all that was sent first. sent: formats, as plans write them."""
+def first_of_wire(values: tuple[Words, ...], sent: Collection[str]) -> tuple[Words, ...]:
+    """Values to try, with the format of all that was sent first, so that it is chosen where others fit as well.
+
+    values: of words that are tried together. sent: formats, as plans write them.
+    """
     return tuple(sorted(values, key=lambda words: {*sent} != {words.get("dtype")} or len(words) > 1))
 
 

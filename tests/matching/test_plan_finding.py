@@ -9,7 +9,7 @@ from stagedb.api.client import Stagedb
 from stagedb.api.importing import trace_files
 from stagedb.api.run_systems import other_system
 from stagedb.lowering import program_of
-from stagedb.matching.plan_finding import FoundPlan, Undecided, find_plan, plan_of
+from stagedb.matching.plan_finding import FoundPlan, Undecided, find_plan, first_of_wire, plan_of
 from stagedb.matching.run_match import match_run
 from stagedb.models import Card
 from stagedb.plans import Plan
@@ -127,3 +127,18 @@ def test_a_stage_that_was_not_recorded_is_named() -> None:
     files = [path for path in trace_files([FOLDER / "pp"]) if not path.name.startswith("rank3")]
     found = find_plan(stored(measured(RunFiles.of(files))))
     assert found.card is None and "no rank of some stage was recorded" in found.ties
+
+
+@pytest.mark.parametrize(
+    ("sent", "dtype"), [({"fp32"}, "fp32"), ({"bf16"}, "bf16"), ({"bf16", "fp32"}, "bf16"), (set(), "bf16")]
+)
+def test_the_format_of_all_that_is_sent_is_tried_first(sent: set[str], dtype: str) -> None:
+    values = ({"dtype": "bf16"}, {"dtype": "fp32"}, {"dtype": "fp32", "reduce_dtype": "bf16"})
+    assert first_of_wire(values, sent)[0] == {"dtype": dtype}
+
+
+def test_a_plan_that_is_refused_under_all_choices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagedb.matching.plan_finding._Trial.left", lambda trial, words: None)
+    found = find_plan(stored(run_of("ddp")))
+    assert found.card is None and found.words["dp"] == 4
+    assert found.ties[-1].startswith("no plan was tried on a model of ")
