@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import BEFORE, KEYS, QUERIES, Adafactor, Operator
-from stagedb.ir.operators.dealt_keys import dealt
+from stagedb.ir.operators.dealt_keys import ADDED, dealt
 from stagedb.ir.operators.token_copies import TOKENS
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.tensors import Operation, Tensor
@@ -104,7 +104,7 @@ class Sizes:
 
     def _part(self, axis: str, cuts: tuple[str, ...]) -> Expression:
         size = self.axes[axis]
-        if axis == KEYS and cuts == ("cp",):
+        if axis == KEYS and cuts == ("cp",) and ADDED in self.axes:  # ranks of cp share caches
             return dealt(size, symbol("SK"))
         for mesh_axis in cuts:
             size = size / symbol(mesh_axis)

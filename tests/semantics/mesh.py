@@ -137,6 +137,11 @@ class SimulatedMesh(Interpreter):
         options = json.loads(self.graph.options)
         return bool(options.get("sp", False)) and not options.get("expert_tp", True)
 
+    @cached_property
+    def deals_keys(self) -> bool:
+        """Whether ranks of cp share caches by position."""
+        return json.loads(self.graph.options)["cp_kind"] == "allgather-lse"
+
     @property
     def clips(self) -> bool:
         """Whether gradients are clipped by their norm."""
@@ -426,7 +431,7 @@ class SimulatedMesh(Interpreter):
         for mesh_axis in cuts:
             index, parts = index * self.env[mesh_axis] + rank[mesh_axis], parts * self.env[mesh_axis]
         size = self.sizes[block][axis]
-        if axis == "kseq" and cuts == ("cp",):
+        if axis == "kseq" and cuts == ("cp",) and self.deals_keys:
             return 0, len(range(rank["cp"], size, self.env["cp"]))  # every cp-th position
         if axis in REPLICABLE and parts > size:
             return index * size // parts, 1
