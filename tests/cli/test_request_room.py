@@ -82,9 +82,9 @@ def test_ranks_that_share_caches_have_a_block_each_of_the_same_tokens(run: Run) 
     found = run("memory", *words, *share, "--cp", "3")
     # A request of 1,000 tokens has 21 blocks of 48, and 2,588 // 21 are 123.
     assert "fits 123 requests of 1,000 tokens: 2,588 blocks of 48; the next needs 0.03 GB more" in found.out
-    words = ("--model", "gpt-oss-20b", "--workflow", "decode", "--cache-len", "99", "--micro-batch-size", "3")
-    share = ("--request-len", "96_000", "--capacity", "100GB", "--memory-share", "0.9", "--held", "0B", *STEP)
-    fits = [re.search(r"fits (\d+) requests", run("memory", *words, *share, "--cp", cp).out) for cp in ("1", "3")]
+    other = ("--model", "gpt-oss-20b", "--workflow", "decode", "--cache-len", "99", "--micro-batch-size", "3")
+    room = ("--request-len", "96_000", "--capacity", "100GB", "--memory-share", "0.9", "--held", "0B", *STEP)
+    fits = [re.search(r"fits (\d+) requests", run("memory", *other, *room, "--cp", cp).out) for cp in ("1", "3")]
     alone, shared = (int(each[1]) for each in fits if each is not None)
     assert shared // 3 == alone > 0, "windows are shared as well as whole caches, and experts deal requests"
 

@@ -140,7 +140,7 @@ class SimulatedMesh(Interpreter):
     @cached_property
     def deals_keys(self) -> bool:
         """Whether ranks of cp share caches by position."""
-        return json.loads(self.graph.options)["cp_kind"] == "allgather-lse"
+        return str(json.loads(self.graph.options)["cp_kind"]) == "allgather-lse"
 
     @property
     def clips(self) -> bool:

@@ -125,7 +125,8 @@ SCORES: Mapping[str, dict[str, Any]] = {
 def test_what_scores_have_is_in_them_once(scores: str, recipe: str) -> None:
     words = dict(SCORES[scores])
     own = dataclasses.replace(card("llama"), positions=words.pop("positions", "rotary"), max_positions=64)
-    model = dataclasses.replace(own, layer_kinds={"layer": words} if words else {})
+    kinds: Any = {"layer": words} if words else {}
+    model = dataclasses.replace(own, layer_kinds=kinds)
     alone, graph = (build_graph(model, GraphOptions(workflow="decode", recipe=recipe, **each)) for each in ({}, KIND))
     agree(Serving(graph, cp=3, tp=2).run(TOKENS), whole(alone, TOKENS))
 

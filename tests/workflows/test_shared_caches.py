@@ -158,7 +158,8 @@ def test_a_store_has_them_too(store: Store, tmp_path: Path) -> None:
 
 
 def test_ranks_of_cp_take_less_time_over_a_long_cache(embedded_store: Store) -> None:
-    db, words = Stagedb(embedded_store), {"workflow": "decode", "cache_len": 120_000, "micro_batch_size": 8}
+    db = Stagedb(embedded_store)
+    words: dict[str, Any] = {"workflow": "decode", "cache_len": 120_000, "micro_batch_size": 8}
     long = dataclasses.replace(load_card("llama3-8b"), max_positions=131_072)
     steps = [db.profile(db.instantiate(long, **words, tp=2, cp=cp).id).merit.step for cp in (1, 2, 4)]
     assert steps[0] > steps[1] > steps[2]
