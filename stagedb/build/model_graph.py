@@ -23,7 +23,7 @@ from stagedb.expressions import Expression, ceiling, largest, parse, symbol
 from stagedb.frameworks import Framework
 from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
-from stagedb.ir.facts import LOSS_TOKENS
+from stagedb.ir.facts import KEY_PARTS, LOSS_TOKENS
 from stagedb.ir.operators import (
     BEFORE,
     COPIES,
@@ -35,7 +35,7 @@ from stagedb.ir.operators import (
     Redistribution,
     RingAttention,
 )
-from stagedb.ir.operators.dealt_keys import ADDED, PARTS, dealt
+from stagedb.ir.operators.dealt_keys import ADDED, dealt
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.ir.tags import Tag
@@ -143,7 +143,7 @@ def _sizes(card: Card, framework: Framework, options: GraphOptions) -> Sizes:
     dealing = f"({'*'.join(dealers(options))})"
     axes = _with_copies({axis: parse(text.replace("dealers", dealing)) for axis, text in texts.items()})
     if options.cp_kind == DEALT_KEYS:
-        axes |= {PARTS: symbol("cp"), ADDED: dealt(symbol("S"), symbol("SK"))}
+        axes |= {KEY_PARTS: symbol("cp"), ADDED: dealt(symbol("S"), symbol("SK"))}
     return Sizes({**axes, **tables}, frozenset(axis for part in card.parts for axis in part.replicable))
 
 

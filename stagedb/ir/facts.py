@@ -15,6 +15,9 @@ ATTENTION, FEED_FORWARD = "attn", "ffn"
 DEALT = "dealt_experts"
 """The axis of the experts that a rank deals choices to: all, or those of its place on tp."""
 
+KEYS, KEY_PARTS = "kseq", "key_parts"
+"""The axis of the positions of a sequence that have keys, and that of their parts, one on each rank of cp."""
+
 LOSS_TOKENS = "loss_tokens"
 """The axis of a part of a rank's tokens, where a loss is made in parts: batch and sequence are one axis there."""
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from stagedb.expressions import Expression
-from stagedb.ir.operators._base import KEYS, QUERIES, Operator, over
+from stagedb.ir.facts import KEYS
+from stagedb.ir.operators._base import QUERIES, Operator, over
 from stagedb.ir.operators.serving import CacheAppend
 from stagedb.ir.tags import Tag
 from stagedb.workflows import Template

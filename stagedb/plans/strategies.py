@@ -8,10 +8,8 @@ partitions the sequence over tp between them.
 
 from collections.abc import Iterable, Mapping
 
-from stagedb.ir.facts import LOSS_TOKENS
-from stagedb.ir.operators import KEYS
-from stagedb.ir.operators.dealt_keys import PARTS
-from stagedb.models.kinds import PARTS as LAYER_PARTS
+from stagedb.ir.facts import KEY_PARTS, KEYS, LOSS_TOKENS
+from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.experts import with_shared_width
 from stagedb.models.kinds.part import LayerPart, Rule, Table
 from stagedb.plans.graph_options import DEALT_KEYS, GraphOptions
@@ -45,7 +43,7 @@ WHOLE_EMBEDDING_GRADIENT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def rules(options: GraphOptions, own: bool = True, parts: Iterable[LayerPart] = LAYER_PARTS) -> Table:
+def rules(options: GraphOptions, own: bool = True, parts: Iterable[LayerPart] = PARTS) -> Table:
     """The table of a graph's options: all models' rows, those of the parts of layers, and what an option changes.
 
     own: with the rows of a user's strategy. parts: the parts of layers, if a model has others than stagedb's.
@@ -105,7 +103,7 @@ def _of_mesh(table: Table, options: GraphOptions) -> Table:
 def _with_dealt_keys(rule: Rule) -> Rule:
     """The rule where ranks of cp share caches: they have the same queries, and keys of their own."""
     without = {axis: tuple(each for each in over if each != "cp") for axis, over in rule.items()}
-    return {**without, KEYS: ("cp",), PARTS: ("cp",)}
+    return {**without, KEYS: ("cp",), KEY_PARTS: ("cp",)}
 
 
 def _two_axes(rule: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from functools import lru_cache
 
+from stagedb.ir.facts import KEYS
 from stagedb.ir.operators import (
     chosen_heads,
     compressed,
@@ -22,7 +23,7 @@ from stagedb.ir.operators import (
     token_copies,
     zero_experts,
 )
-from stagedb.ir.operators._base import BEFORE, KEYS, QUERIES, Array, Operator, RankPlace, over
+from stagedb.ir.operators._base import BEFORE, QUERIES, Array, Operator, RankPlace, over
 from stagedb.ir.operators.activations import GATES
 from stagedb.ir.operators.attention import (
     AdditiveMask,

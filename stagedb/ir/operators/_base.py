@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.expressions import Expression, number
+from stagedb.ir.facts import KEYS
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
@@ -18,9 +19,9 @@ Array = npt.NDArray[Any]
 Labels = tuple[str, ...]
 Size = Callable[[str], Expression]
 
-QUERIES, KEYS, BEFORE = "seq", "kseq", "before"
-"""The axes of a sequence's positions: those that a run computes, which have queries; all that have keys; and those
-before the first query, which have keys alone.
+QUERIES, BEFORE = "seq", "before"
+"""The axes of a sequence's positions: those that a run computes, which have queries, and those before the first query,
+which have keys alone. All that have keys are `KEYS`.
 
 In training each position has a query and a key. In a step of decoding, or a chunk of a prefill, the last positions have
 queries.

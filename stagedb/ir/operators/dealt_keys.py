@@ -17,9 +17,9 @@ from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor
 
-PARTS, EVERY_PART, ADDED = "key_parts", "every_key_part", "added"
-"""The axis of the parts of a sequence's keys, one on each rank of cp; the same where a rank has those of all ranks; and
-the axis of the new positions that are on a rank."""
+EVERY_PART, ADDED = "every_key_part", "added"
+"""The axis of the parts of a sequence's keys where a rank has those of all ranks of cp, and that of the new positions
+that are on a rank."""
 
 
 def dealt(last: Expression, positions: Expression) -> Expression:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, arriving, joined_gradient, over
+from stagedb.ir.facts import KEYS
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, arriving, joined_gradient, over
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from stagedb.ir.facts import KEYS
 from stagedb.ir.operators._base import (
-    KEYS,
     QUERIES,
     Array,
     Labels,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.expressions import Expression, smallest
-from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, Size, fused_gradient, over
+from stagedb.ir.facts import KEYS
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, fused_gradient, over
 from stagedb.ir.operators.attention import Attention, AttentionGradient, Softmax
 from stagedb.ir.tags import Tag
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.operators._base import KEYS, QUERIES, Array, Labels, Operator, RankPlace, over
+from stagedb.ir.facts import KEYS
+from stagedb.ir.operators._base import QUERIES, Array, Labels, Operator, RankPlace, over
 from stagedb.ir.operators.dealt_keys import ADDED, places
 
 if TYPE_CHECKING:

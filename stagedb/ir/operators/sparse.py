@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.expressions import Expression
-from stagedb.ir.operators._base import KEYS, Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
+from stagedb.ir.facts import KEYS
+from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
 from stagedb.ir.operators.contraction import Einsum
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT

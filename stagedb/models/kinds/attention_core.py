@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
+from stagedb.ir.facts import KEY_PARTS
 from stagedb.ir.tags import Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
@@ -49,8 +50,6 @@ class HeadAxes:
 
 
 USUAL_HEADS = HeadAxes()
-PARTS = "key_parts"
-"""The axis of the parts of a request's keys that ranks of cp have, if they share its cache."""
 QUERY = ("batch", "seq", "heads", "head_dim")
 KEY = ("batch", "seq", "kv_heads", "head_dim")
 PACKED = ("batch", "seq", "kv_heads", "packed", "head_dim")
@@ -211,8 +210,8 @@ def dealt_context(
 
     operator: the kernel of a rank's keys. operands: its own. axes: those of the context.
     """
-    part = t.activation("attn.part", (PARTS, *axes))
-    sums = t.activation("attn.part_lse", (PARTS, "batch", "heads", "seq"), "fp32")
+    part = t.activation("attn.part", (KEY_PARTS, *axes))
+    sums = t.activation("attn.part_lse", (KEY_PARTS, "batch", "heads", "seq"), "fp32")
     context = t.activation("attn.core", axes)
     t.emit("attn.part", operator, operands, part, sums)
     t.emit("attn.core", ops.ScaleByParts(), (part, sums), context)
