@@ -170,7 +170,11 @@ def frames(address: str, nodes: int) -> tuple[int, list[float]]:
     from tests.browsing import browsing
 
     query = f"MATCH (a:Op) WITH a ORDER BY a.id LIMIT {nodes} RETURN a"
-    with tempfile.TemporaryDirectory(prefix="stagedb-browser-") as profile, browsing(Path(profile)) as browser:
+    # Processes of a browser that ends still write a moment later.
+    with (
+        tempfile.TemporaryDirectory(prefix="stagedb-browser-", ignore_cleanup_errors=True) as profile,
+        browsing(Path(profile)) as browser,
+    ):
         browser.visit(f"{address}/explore?{urlencode({'query': query})}", 1280)
         time.sleep(3)  # layouts come after the page
         drawn = int(browser.run(DRAWN))
