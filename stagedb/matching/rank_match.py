@@ -144,14 +144,15 @@ class _Matching:
 
     def done(self) -> RankMatch:
         found, gaps = self.found, self.aligned.gaps
-        for pair in self.aligned.pairs:
-            (found.changed if self._has_other_dims(*pair) else found.matched).append(OpPair(*pair))
+        found.matched += [OpPair(*pair) for pair in self.aligned.pairs]
         left = [_Left(gap) for gap in gaps]
         for each in left:
             # The order of matmuls between two messages does not count.
             found.matched += each.paired(lambda one, other: self.planned_keys[one] == self.seen_keys[other])
             found.matched += each.paired(self._lacks_dims)
         found.matched += self._moved(left)
+        found.changed = [each for each in found.matched if self._has_other_dims(each)]
+        found.matched = [each for each in found.matched if not self._has_other_dims(each)]
         for fits in (self._resized, self._replaced):
             for each in left:
                 found.changed += each.paired(fits)
@@ -174,9 +175,9 @@ class _Matching:
                     other.seen.remove(seen)
                     yield OpPair(place, seen, moved=between.differs(place, seen))
 
-    def _has_other_dims(self, one: int, other: int) -> bool:
+    def _has_other_dims(self, pair: OpPair) -> bool:
         """Whether a recorded op has another size than the planned one, where most have none."""
-        planned, seen = self.found.planned[one], self.found.seen[other]
+        planned, seen = self.found.planned[pair.planned], self.found.seen[pair.seen]
         return planned.kind == MATMUL and bool(seen.dims) and planned.dims != seen.dims
 
     def _lacks_dims(self, one: int, other: int) -> bool:

@@ -43,6 +43,12 @@ def test_one_of_another_size_is_seen(shaped: range) -> None:
     assert len(found.matched) == len(PLANNED) - 1
 
 
+def test_one_of_another_size_is_seen_where_it_was_moved() -> None:
+    found = matched([(ATTENTION, None), (MATMUL, (32, 2880, 1440)), *((MATMUL, None) for _ in range(3))])
+    assert [each.seen for each in found.changed] == [1]
+    assert len(found.pairs) == len(PLANNED) and not found.missing
+
+
 def test_one_more_is_extra() -> None:
     own = [(kind, None) for kind, _ in PLANNED]
     found = matched([*own[:3], (ATTENTION, None), *own[3:]])
