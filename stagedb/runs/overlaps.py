@@ -55,15 +55,20 @@ class HalfSpans:
 
 def halves_of(run: StoredRun, rank: int) -> tuple[Half, ...]:
     """Both halves of a rank, if they overlap: if the other half hides a share of the communication. Else none."""
-    spans = _spans_of(run, rank)
-    found = tuple(_half(own, other) for own, other in zip(spans, reversed(spans), strict=True))
-    communicating = sum(each.communicating for each in found)
-    return found if communicating and sum(each.by_other for each in found) >= LEAST * communicating else ()
+    return _overlapped(_spans_of(run, rank))
 
 
 def half_spans(run: StoredRun, rank: int) -> tuple[HalfSpans, ...]:
     """The spans of both halves of a rank, if it has them; see `halves_of`."""
-    return _spans_of(run, rank) if halves_of(run, rank) else ()
+    spans = _spans_of(run, rank)
+    return spans if _overlapped(spans) else ()
+
+
+def _overlapped(spans: tuple[HalfSpans, ...]) -> tuple[Half, ...]:
+    """Both halves with these spans, if they overlap."""
+    found = tuple(_half(own, other) for own, other in zip(spans, reversed(spans), strict=True))
+    communicating = sum(each.communicating for each in found)
+    return found if communicating and sum(each.by_other for each in found) >= LEAST * communicating else ()
 
 
 def _spans_of(run: StoredRun, rank: int) -> tuple[HalfSpans, ...]:
