@@ -104,9 +104,8 @@ def layers_of(block: Config, dense: int) -> Config:
     if block.get("mixer") == "latent":
         mixer |= {"mixer": "latent_attention"} | {word: block[word] for word in ("q_rank", *LATENT) if word in block}
     if block.get("mixer") == "gated_delta":
-        mixer |= {"mixer": "gated_delta", "delta_projections": "apart", "conv_bias": False} | {
-            word: block[word] for word in DELTA
-        }
+        mixer |= {"mixer": "gated_delta", "delta_projections": "apart", "conv_bias": False}
+        mixer |= {word: block[word] for word in DELTA}
     mixer |= {word: block[word] for word in ("sinks", "softcap", "gated") if word in block}
     usual = {**mixer, "channel_mixer": "feed_forward"}
     if block.get("biased"):
