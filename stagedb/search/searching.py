@@ -133,9 +133,10 @@ def search(
 def places_of(request: SearchRequest, card: Card, systems: Sequence[System]) -> list[SearchPlace]:
     """The plans of a search on each system and number of ranks. The errors are those of `search`."""
     condition = Condition.parse(request.where) if request.where else None
+    common = json.dumps(request.words, sort_keys=True)
     return [
         SearchPlace.of(
-            number, space, _bounds(card, tuple(space.sizes.items()), system), request, condition, card.check_tp
+            number, space, _bounds(card, tuple(space.sizes.items()), system, common), request, condition, card.check_tp
         )
         for number, (system, space) in enumerate(
             (system, space) for system in systems for space in spaces_of(request, card)
@@ -144,8 +145,11 @@ def places_of(request: SearchRequest, card: Card, systems: Sequence[System]) -> 
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _bounds(card: Card, sizes: tuple[tuple[str, int], ...], system: System) -> Bounds:
-    """The bounds of a model's plans on a system, with what searches before in this process have found for them."""
+def _bounds(card: Card, sizes: tuple[tuple[str, int], ...], system: System, common: str) -> Bounds:
+    """The bounds of a model's plans on a system, with what searches before in this process have found for them.
+
+    common: the words that all plans have, as JSON: a length of sequences, for one, on which every bound depends.
+    """
     return Bounds(partial(build_graph, card), dict(sizes), system)
 
 

@@ -25,7 +25,7 @@ from stagedb.lowering.program import lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
-from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, branches
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, branches, searching
 from stagedb.search.bounds import Bounds
 from stagedb.search.conditions import Condition
 from stagedb.search.floors import fastest
@@ -840,3 +840,26 @@ def test_a_search_finds_the_first_layers_that_fit() -> None:
         full = [each for each in found.timed if each.words.get("recompute") == "full"]
         assert full[0].words["recompute_first"] == first and full[0].step == outcomes[first].step
         assert found.covered and sum(each.plans for each in found.candidates) == found.size == len(every_plan(space))
+
+
+@pytest.mark.parametrize(
+    ("card", "before"),
+    [
+        (LLAMA, {"seq_len": 8192}),
+        (LLAMA, {"dtype": "fp16", "param_dtype": "fp32"}),
+        (MIXTURE, {"seq_len": 512, "global_batch_size": 32}),
+        (MIXTURE, {"capacity_factor": 1.5}),
+        (MIXTURE, {"expert_load": "zipf:1"}),
+    ],
+)
+def test_a_search_after_another_one_has_its_own_bounds(card: Card, before: dict[str, Any]) -> None:
+    def bounds(words: dict[str, Any]) -> list[tuple[int, int]]:
+        (place,) = places_of(asked(card, 16, (), words=words), card, [H100])
+        groups = random.Random(7).sample(list(place.groups()), 4)
+        return [(place.bounded_by_degrees(group).step, place.bounded(group).step) for group in groups]
+
+    searching._bounds.cache_clear()
+    alone = bounds({})
+    searching._bounds.cache_clear()
+    bounds(before)
+    assert bounds({}) == alone
