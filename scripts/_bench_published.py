@@ -38,7 +38,7 @@ from stagedb.validation.step_times import published_steps
 
 CHOSEN = {
     *("tp", "pp", "cp", "cp_kind", "ulysses", "ep", "dp", "virtual_stages", "micro_batch_size", "zero", "hsdp"),
-    *("schedule", "sp", "scatter_gather", "counted_ends", "layers_per_stage", "layers_per_chunk"),
+    *("schedule", "sp", "fsdp_version", "scatter_gather", "counted_ends", "layers_per_stage", "layers_per_chunk"),
     *(word for word in PLAN_WORDS if word.startswith("recompute")),
 }
 """Words of a row's plan that the search chooses anew; the others are those of all its plans."""

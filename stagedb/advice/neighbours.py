@@ -55,7 +55,8 @@ def _structure(plan: Plan) -> Iterator[Words]:
     for stage in PLAN_WORDS["zero"].choices:
         if stage != options.zero:
             freed = {word: None for word in ("reshard", "reshard_to") if getattr(options, word) is not None}
-            whole = {"expert_unit": None} if options.expert_unit and stage in (0, 1) else {}
+            units = (("expert_unit", options.expert_unit), ("fsdp_version", options.fsdp_version == 1))
+            whole = {word: None for word, is_set in units if is_set and stage in (0, 1)}
             yield {"zero": stage, **freed, **whole}
     if options.framework.chunks_loss and plan.workflow.differentiates:
         yield {"loss_chunks": None if options.loss_chunks > 1 else PARTS}

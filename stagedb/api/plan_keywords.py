@@ -48,6 +48,8 @@ class GraphWords(TypedDict, total=False):
     """With zero=3, free gathered parameters after the forward. [reshard]"""
     reshard_to: int
     """With zero=3, N neighbouring ranks keep all parameters from the forward to the backward. [all that shard them]"""
+    fsdp_version: Literal[1, 2]
+    """FSDP of zero=2 and 3: FullyShardedDataParallel (1), which frees units late, or fully_shard. [2]"""
     grad_sync: bool
     """Reduce gradients over dp after each micro-batch, or after the last. [the framework's default]"""
     recompute: Literal["none", "full", "core", "pointwise", "operators", "modules"]

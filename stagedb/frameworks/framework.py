@@ -116,6 +116,7 @@ class Framework:
         than a rank holds, so that none has padding only.
     expert_units: with zero 2 and 3 the experts of a layer may be a unit of their own (`expert_unit`).
     reshards_to: with zero 3 a few ranks may keep all parameters from the forward to the backward (`reshard_to`).
+    has_fsdp1: with zero 2 and 3 units may be those of `FullyShardedDataParallel` (`fsdp_version`).
     optimizer_sharding: with zero 1 gradients are all-reduced as with zero 0, or reduce-scattered in one buffer a stage.
     partial_in_backward: with zero 2 and 3 gradients that are partial over tp are reduced where a unit's backward ends,
         one by one; else once a step.
@@ -187,6 +188,7 @@ class Framework:
     cuts_columns: bool
     expert_units: bool
     reshards_to: bool
+    has_fsdp1: bool
     optimizer_sharding: CollectiveKind
     partial_in_backward: bool
     pipelined_sync: Literal["last", "every"]

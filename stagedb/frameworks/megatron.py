@@ -53,6 +53,7 @@ MEGATRON = Framework(
     cuts_columns=False,
     expert_units=False,
     reshards_to=False,
+    has_fsdp1=False,
     optimizer_sharding=REDUCE_SCATTER,
     partial_in_backward=False,
     pipelined_sync="every",

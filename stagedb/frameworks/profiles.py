@@ -211,7 +211,7 @@ LLM_FOUNDRY = FrameworkProfile(
     hiding=OverlapModel(taken=_NCCL, copies="flat", merges="eager"),
     words={"kernels": "eager", "clip_norm": True},
     as_activations=("logits_dtype",),
-    sharded={"param_dtype": "fp32", "reduce_dtype": "fp32"},
+    sharded={"param_dtype": "fp32", "reduce_dtype": "fp32", "fsdp_version": 1},
     recompute={"full": _FULL, "core": _NOTHING},
     kernels={"eager": {"kernels": "eager"}, "compile": {"kernels": "fused"}},
     # FULL_SHARD, SHARD_GRAD_OP or NO_SHARD; activation_checkpointing is a switch, until releases of 2024 took lists of
@@ -230,7 +230,7 @@ FSDP = FrameworkProfile(
     hiding=OverlapModel(taken=_NCCL, copies="flat", merges="eager"),
     words={"kernels": "eager", "clip_norm": True},
     as_activations=("logits_dtype",),
-    sharded={"param_dtype": "fp32", "reduce_dtype": "bf16"},
+    sharded={"param_dtype": "fp32", "reduce_dtype": "bf16", "fsdp_version": 1},
     recompute={
         "full": _FULL,
         "core": _NOTHING,

@@ -59,6 +59,7 @@ TORCH = Framework(
     expert_units=True,
     # `fully_shard(reshard_after_forward=N)`.
     reshards_to=True,
+    has_fsdp1=True,
     # ZeroRedundancyOptimizer leaves DDP's all-reduce as it is.
     optimizer_sharding=ALL_REDUCE,
     # FSDP2 on DTensors.

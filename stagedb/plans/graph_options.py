@@ -364,6 +364,7 @@ class GraphOptions(GraphAspects):
             )
         self._check_parts()
         self._check_units()
+        self._check_version()
         if not self.ep_sync and self.zero:
             raise UsageError(
                 f"zero {self.zero} shards gradients over all ranks of dp: {Word('ep_sync', False)} needs "
@@ -412,6 +413,27 @@ class GraphOptions(GraphAspects):
                 f"{Word('expert_unit', True)} needs {Word('zero', 2)}, {Word('reshard', False)} or "
                 f"{Word('recompute', 'full')}"
             )
+
+    def _check_version(self) -> None:
+        """What `fsdp_version` 1 needs."""
+        if self.fsdp_version != 1:
+            return
+        if not self.framework.has_fsdp1:
+            raise UsageError(
+                f"FullyShardedDataParallel exists only in {titles_with(lambda other: other.has_fsdp1)}: "
+                f"{Word('fsdp_version', 1)} needs {recipes_with(lambda other: other.has_fsdp1)}, or leave it out"
+            )
+        if self.zero < 2:
+            raise UsageError(
+                f"zero {self.zero} has no units: {Word('fsdp_version', 1)} needs {Word('zero', 2)} or 3, or leave it "
+                "out"
+            )
+        for word, value in (("reshard_to", self.reshard_to), ("expert_unit", self.expert_unit or None)):
+            if value is not None:
+                raise UsageError(
+                    f"FullyShardedDataParallel has no {Word(word, value)}: it needs {Word('fsdp_version', 2)}, or "
+                    "leave it out"
+                )
 
     def _check_clipping(self) -> None:
         if self.clip_norm and not self.framework.clips:

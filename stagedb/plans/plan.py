@@ -57,7 +57,7 @@ from stagedb.plans.schedule_checks import (
     settled,
 )
 from stagedb.plans.serving_checks import check_drafts, check_requests, check_scanned_requests, check_shared_tokens
-from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding, check_units
+from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding, check_units, check_version
 from stagedb.plans.strategy_checks import check_strategy
 from stagedb.plans.workflow_checks import check_needed
 from stagedb.plans.written_words import typed_words
@@ -103,6 +103,7 @@ class Plan(PlanFields):
         check_sharding(self)
         check_parts(self)
         check_units(self)
+        check_version(self)
         check_clipping(self)
         check_recomputed_layers(self)
         check_adapters(self)

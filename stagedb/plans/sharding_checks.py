@@ -81,6 +81,16 @@ def check_parts(plan: PlanFields) -> None:
         )
 
 
+def check_version(plan: PlanFields) -> None:
+    """Raise UsageError if `fsdp_version` 1 does not suit the pipeline."""
+    if plan.options.fsdp_version == 1 and plan.pp > 1:
+        raise Misfit(
+            "a pipeline's runtime drives units of fully_shard, and stagedb knows FullyShardedDataParallel without a "
+            f"pipeline only: {Word('fsdp_version', 1)} does not suit pp {plan.pp}",
+            ways=[Way({"pp": 1}), Way({"fsdp_version": 2}, f"leave {Word('fsdp_version', 1)} out")],
+        )
+
+
 def check_units(plan: PlanFields) -> None:
     """Raise UsageError if `expert_unit` does not suit the ranks of experts, or what runs at the same time."""
     if not plan.options.expert_unit:

@@ -612,7 +612,7 @@ OF_STAGES = frozenset(
 )
 """Words of a plan that are about its stages, or about more than one micro-batch: a miniature has none of them."""
 
-_SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "expert_unit", "grad_sync", "clip_norm")
+_SHARDING = ("zero", "hsdp", "reshard", "reshard_to", "fsdp_version", "expert_unit", "grad_sync", "clip_norm")
 """Words of a plan that are about the ranks of dp."""
 
 _RECOMPUTING = (

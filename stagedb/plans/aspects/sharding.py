@@ -100,6 +100,17 @@ class ShardingOptions:
     """The backward gathers among them only, from parts that are larger than those between steps. The
     `reshard_after_forward=N` of `fully_shard`; ZeRO++'s secondary partition (Wang et al. 2023, section 3.2).
     """
+    fsdp_version: Annotated[
+        int,
+        WordSpec(
+            f"FSDP of {Word('zero', 2)} and 3: FullyShardedDataParallel (1), which frees units late, or fully_shard.",
+            property="version of PyTorch's FSDP: FullyShardedDataParallel (1) or fully_shard (2)",
+            noun="version of FSDP",
+            choices=(1, 2),
+            needs="gradients",
+        ),
+    ] = 2
+    """Version 1 frees the parameters of up to two units late: `stagedb.memory.resident_state`."""
     grad_sync: Annotated[
         bool | None,
         WordSpec(
