@@ -35,7 +35,7 @@ def drafting(card: Card, options: GraphOptions) -> int:
 
 def graph_key(card: Card, options: GraphOptions) -> str:
     """The graph's identity, known without building it: a digest of the card, the options, the recipe, the format."""
-    content = {"card": card.digest, "options": options.to_dict(), "format": FORMAT}
+    content = {"card": card.digest, "options": options.chosen, "format": FORMAT}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 

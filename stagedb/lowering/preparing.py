@@ -37,7 +37,7 @@ def instance_id(graph: str, sizes: Mapping[str, int], plan: Plan) -> str:
     """The id of a graph's instance under a plan. graph: its id. sizes: those of its model.
 
     It is the digest of graph and plan. Two plans of equal meaning in different words have one id."""
-    content = {"format": str(FORMAT), "graph": graph, "plan": with_all_words(plan, sizes).to_json()}
+    content = {"format": str(FORMAT), "graph": graph, "plan": with_all_words(plan, sizes).chosen}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 

@@ -9,7 +9,7 @@ from stagedb.frameworks import Framework, either, find_framework, recipes_with, 
 from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
 from stagedb.models.adapters import ALIASES
-from stagedb.plans.aspects import GRAPH_WORDS, GraphAspects, plain_words
+from stagedb.plans.aspects import GRAPH_WORDS, GraphAspects, chosen_words, plain_words
 from stagedb.plans.aspects.context import CpChunks, CpKind
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.plans.strategy_files import canonical_strategy, parse_strategy
@@ -483,5 +483,10 @@ class GraphOptions(GraphAspects):
             )
 
     def to_dict(self) -> dict[str, object]:
-        """The options as plain values, for digests and for the store."""
+        """The options as plain values, for the store."""
         return plain_words(GRAPH_WORDS, self)
+
+    @property
+    def chosen(self) -> dict[str, object]:
+        """The options that have another value than their default, for ids: a new option changes none."""
+        return chosen_words(GRAPH_WORDS, self.to_dict())

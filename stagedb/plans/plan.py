@@ -13,7 +13,7 @@ from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.adapter_checks import check_adapters, check_rank
-from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
+from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, PLAN_WORDS, chosen_words, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import (
     SCANNED,
@@ -186,9 +186,14 @@ class Plan(PlanFields):
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """The words that have another value than their default, for ids: a word of a later version changes none."""
+        return chosen_words(PLAN_WORDS, self.to_dict())
+
+    @property
     def digest(self) -> str:
         """sha256 of the plan's meaning: a plan that leaves a default out has the digest of one that gives it."""
-        return hashlib.sha256(self.canonical.to_json().encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.canonical.chosen, sort_keys=True).encode()).hexdigest()
 
     @property
     def canonical(self) -> "Plan":

@@ -30,6 +30,7 @@ __all__ = [
     "GraphAspects",
     "LayoutAspects",
     "PlanWord",
+    "chosen_words",
     "plain_words",
 ]
 
@@ -85,3 +86,11 @@ PLAN_WORDS = _by_aspect({**_declared(World), **LAYOUT_WORDS, **FORMAT_WORDS, **G
 def plain_words(words: Mapping[str, PlanWord], values: object) -> dict[str, Any]:
     """The values of words as JSON values."""
     return {name: _plain(getattr(values, word.field)) for name, word in words.items()}
+
+
+def chosen_words(words: Mapping[str, PlanWord], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The words that have another value than their default.
+
+    plain: values of words, as `plain_words` has them.
+    """
+    return {name: value for name, value in plain.items() if value != _plain(words[name].default)}
