@@ -78,6 +78,12 @@ unlock_environment() {
     rm -rf "$lock"
 }
 
+sync_environment() (
+    unset VIRTUAL_ENV
+    cd "$root" && UV_PROJECT_ENVIRONMENT="$venv" UV_PYTHON_DOWNLOADS=never "$venv/bin/uv" sync \
+        --frozen --inexact --compile-bytecode --python "$venv/bin/python" "$1"
+)
+
 install_environment() {
     venv="$root/.venv"
     # An old stamp is no longer valid from here on. Without a stamp, an interrupted set-up is done again.
@@ -110,14 +116,22 @@ install_environment() {
     note "stagedb: installing the packages of uv.lock (about 250 MB with the database; once; half a minute to some minutes) ..."
     groups=--no-dev
     [ "$1" = runtime ] || groups=--group=dev
-    (
-        unset VIRTUAL_ENV
-        cd "$root" && UV_PROJECT_ENVIRONMENT="$venv" UV_PYTHON_DOWNLOADS=never "$venv/bin/uv" sync \
-            --frozen --inexact --compile-bytecode --python "$venv/bin/python" "$groups"
-    ) || {
+    # What downloads is progress; the list of a hundred installed packages is in uv.lock.
+    installed=$( {
+        {
+            sync_environment "$groups" 2>&1
+            echo $? >&3
+        } | while IFS= read -r line; do
+            case $line in
+            " + "* | " - "* | " ~ "* | " Downloaded "* | Downloaded\ *) ;;
+            *) note "$line" ;;
+            esac
+        done
+    } 3>&1)
+    if [ "$installed" != 0 ]; then
         note "stagedb: the installation failed (see above). Run the same command again to continue it."
         return 1
-    }
+    fi
     # With PYTHONDONTWRITEBYTECODE Python writes no bytecode, and every start would compile everything again.
     "$venv/bin/python" -m compileall -q "$root/stagedb"
     printf '%s\n' "$stamp" >"$venv/.stagedb-$1.new" && mv "$venv/.stagedb-$1.new" "$venv/.stagedb-$1" || return 1
