@@ -33,7 +33,6 @@ from stagedb.api.run_verbs import RunVerbs
 from stagedb.api.search_verbs import SearchVerbs
 from stagedb.api.summary_verbs import SummaryVerbs
 from stagedb.lazy_names import deferred
-from stagedb.models import Card
 from stagedb.store import Store, Unfinished
 from stagedb.store import connect as open_connection
 
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from stagedb.api.request_room import RequestWords
     from stagedb.api.simulated import Simulated
     from stagedb.api.sweeping import Vary
+    from stagedb.models import Card
     from stagedb.store import Notice
     from stagedb.store.answer_parts import FoundGraph
     from stagedb.store.contents.profiles import Progress
@@ -110,7 +110,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         """Close the connection. An embedded store ends by itself, some time after its last connection."""
         self.store.close()
 
-    def build(self, model: str | Card, /, **words: Unpack[GraphWords]) -> GraphInfo:
+    def build(self, model: "str | Card", /, **words: Unpack[GraphWords]) -> GraphInfo:
         """Write the model's symbolic graph to the store, unless it is there already.
 
         model: a name of the library, a path, or a card. words: options of the graph.
@@ -119,7 +119,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         return dataclasses.replace(source.in_store(self.store), padding=wanted_instances.vocabulary_padding(source))
 
     def instantiate(
-        self, target: str | Card, /, *, name: str | None = None, **words: Unpack[PlanWords]
+        self, target: "str | Card", /, *, name: str | None = None, **words: Unpack[PlanWords]
     ) -> InstanceInfo:
         """Copy a model, or a graph of the store, out under a plan.
 
@@ -135,7 +135,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         out: Path | str | None = None,
         only: str | None = None,
         shard: str | None = None,
@@ -351,7 +351,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         system: "str | Path | System | None" = None,
         keep: bool = True,
         fitting: "RequestWords | None" = None,
@@ -383,7 +383,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         system: "str | Path | System | None" = None,
         durations: "str | Path | Durations | None" = None,
         scale: "Sequence[str | Scaling]" = (),
@@ -432,7 +432,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         system: "str | Path | System | None" = None,
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
@@ -465,7 +465,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         *,
         vary: "Vary",
         together: bool = False,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         system: "str | Path | System | None" = None,
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
@@ -495,7 +495,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         system: "str | Path | System | None" = None,
         blocking: str | Sequence[str] = (),
         framework: str | None = None,
@@ -532,7 +532,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         profile: str | None = None,
         system: "str | Path | System | None" = None,
         durations: "str | Path | Durations | None" = None,
@@ -568,7 +568,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         target: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         profile: str | None = None,
         system: "str | Path | System | None" = None,
         durations: "str | Path | Durations | None" = None,
@@ -603,7 +603,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         second: str | None = None,
         /,
         *,
-        model: str | Card | None = None,
+        model: "str | Card | None" = None,
         profile: str | None = None,
         system: "str | Path | System | None" = None,
         durations: "str | Path | Durations | None" = None,

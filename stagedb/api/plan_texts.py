@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping
 
-from stagedb.plans import GraphOptions, Plan
+from stagedb.plans.usual_words import USUAL_RECIPE, usual_words
 from stagedb.plans.written_words import place_of
 
 LONGEST_WORD = 40
@@ -13,12 +13,12 @@ LONGEST_WORD = 40
 @functools.lru_cache(64)
 def _defaults(recipe: str) -> Mapping[str, object]:
     """The plan of a recipe without any further word. A list of a thousand plans asks for it a thousand times."""
-    return Plan(options=GraphOptions(recipe=recipe)).to_dict()
+    return usual_words(recipe)
 
 
 def describe(words: Mapping[str, object]) -> str:
     """A plan's words, or a graph's options, in short: those that differ from the defaults, the degrees first."""
-    usual = _defaults(GraphOptions().recipe)
+    usual = _defaults(USUAL_RECIPE)
     recipe_usual = _defaults(str(words.get("recipe", usual["recipe"])))
     parts = []
     for word, value in sorted(words.items(), key=lambda item: place_of(item[0])):

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from stagedb.api.python_words import all_for_python
 from stagedb.api.results import Searched
 from stagedb.lazy_names import deferred
-from stagedb.models import Card
 from stagedb.store import Store
 
 if TYPE_CHECKING:
     from stagedb.api import jobs, searching
     from stagedb.api.searching import Report, Systems
+    from stagedb.models import Card
 else:
     # A listing or a query runs without these two modules, which take long to import.
     jobs, searching = deferred("stagedb.api.jobs", "stagedb.api.searching")
@@ -25,7 +25,7 @@ class SearchVerbs:
 
     def search(
         self,
-        model: str | Card,
+        model: "str | Card",
         ranks: Sequence[int],
         system: "Systems" = None,
         *,

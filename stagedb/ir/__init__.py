@@ -5,25 +5,30 @@ wherever the layout of a producer differs from that of its consumer. `assemble` 
 (`SymGraph`), and `interpreter.run_block` runs one block of them in numpy.
 """
 
-from stagedb.ir.layouts import Layout, Partial, Partitioned, parse_layout
-from stagedb.ir.symbolic_graph import (
-    FORMAT,
-    BlockSpec,
-    Collective,
-    Compute,
-    EdgeKind,
-    Hop,
-    MessageEnd,
-    OpType,
-    Parameter,
-    SymEdge,
-    SymGraph,
-    SymLoop,
-    SymOp,
-    SymTensor,
-    When,
-)
-from stagedb.workflows import Template
+from typing import TYPE_CHECKING
+
+from stagedb.lazy_names import lazily, listed
+
+if TYPE_CHECKING:
+    from stagedb.ir.layouts import Layout, Partial, Partitioned, parse_layout
+    from stagedb.ir.symbolic_graph import (
+        FORMAT,
+        BlockSpec,
+        Collective,
+        Compute,
+        EdgeKind,
+        Hop,
+        MessageEnd,
+        OpType,
+        Parameter,
+        SymEdge,
+        SymGraph,
+        SymLoop,
+        SymOp,
+        SymTensor,
+        When,
+    )
+    from stagedb.workflows import Template
 
 __all__ = [
     "FORMAT",
@@ -47,3 +52,15 @@ __all__ = [
     "When",
     "parse_layout",
 ]
+
+_MODULES = {
+    "layouts": ("Layout", "Partial", "Partitioned", "parse_layout"),
+    "symbolic_graph": (
+        *("FORMAT", "BlockSpec", "Collective", "Compute", "EdgeKind", "Hop", "MessageEnd", "OpType", "Parameter"),
+        *("SymEdge", "SymGraph", "SymLoop", "SymOp", "SymTensor", "Template", "When"),
+    ),
+}
+
+# A plan needs formats of weights from this package, and no graph.
+__getattr__ = lazily(__name__, _MODULES)
+__dir__ = listed(globals())

@@ -4,9 +4,25 @@
 pass of a card's transformer. It is imported on its own, because it needs the graph's operators.
 """
 
-from stagedb.models.card import Card
-from stagedb.models.card_library import card_names, load_card
-from stagedb.models.hugging_face import from_hugging_face
-from stagedb.models.sequence_length import SequenceLength
+from typing import TYPE_CHECKING
+
+from stagedb.lazy_names import lazily, listed
+
+if TYPE_CHECKING:
+    from stagedb.models.card import Card
+    from stagedb.models.card_library import card_names, load_card
+    from stagedb.models.hugging_face import from_hugging_face
+    from stagedb.models.sequence_length import SequenceLength
 
 __all__ = ["Card", "SequenceLength", "card_names", "from_hugging_face", "load_card"]
+
+_MODULES = {
+    "card": ("Card",),
+    "card_library": ("card_names", "load_card"),
+    "hugging_face": ("from_hugging_face",),
+    "sequence_length": ("SequenceLength",),
+}
+
+# A card has all kinds of layers. Plans are read and listed without any: they need names of adapters alone.
+__getattr__ = lazily(__name__, _MODULES)
+__dir__ = listed(globals())
