@@ -10,6 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from stagedb.cli.quick_values import read_quickly
+
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "Make": ("models", "systems", "build", "instantiate", "export", "unpack", "validate", "simulate", "import"),
     "Ask": ("query", "queries", "ls", "show", "find", "jobs", "serve", "mcp"),
@@ -58,7 +60,16 @@ PLAN = "Words of the plan"
 _ORDER = ("Arguments", OWN, SERVING, TIMING, REQUESTS, PLAN, ROWS, EVERY)
 
 
-class GroupedCommands(TyperGroup):
+class QuickGroup(TyperGroup):
+    """A group of commands whose own options are read without conversions."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words before a command. ctx: click's. args: the words of the command line."""
+        read_quickly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
+
+class GroupedCommands(QuickGroup):
     """An application whose help has its commands by what people want."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -71,6 +82,11 @@ class GroupedCommands(TyperGroup):
 
 class GroupedCommand(TyperCommand):
     """A command whose help has a section for each group of options: for each `rich_help_panel`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of a command line. ctx: click's. args: the words."""
+        read_quickly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the sections. Options without a group are in `OWN`. ctx, formatter: click's."""
