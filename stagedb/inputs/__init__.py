@@ -21,7 +21,8 @@ from stagedb.inputs.unicode_text import check_unicode
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.inputs.documents import compose, parse_document, parse_json, read_document
+    from stagedb.inputs.documents import parse_document, parse_json, read_document
+    from stagedb.inputs.yaml_nodes import compose
 
 __all__ = [
     "check_unicode",
@@ -41,5 +42,6 @@ __all__ = [
 ]
 
 # Most commands print errors, and few read documents.
-__getattr__ = lazily(__name__, {"documents": ("compose", "parse_document", "parse_json", "read_document")})
+_MODULES = {"documents": ("parse_document", "parse_json", "read_document"), "yaml_nodes": ("compose",)}
+__getattr__ = lazily(__name__, _MODULES)
 __dir__ = listed(globals())
