@@ -16,7 +16,7 @@ import typer
 
 from stagedb.cli.help_groups import ROWS
 from stagedb.cli.shown_units import shown_column
-from stagedb.cli.table_layout import GAP, fit, wrapped
+from stagedb.cli.table_layout import GAP, TableLayout, fit, in_plain_lines, wrapped
 from stagedb.errors import UsageError
 from stagedb.outputs import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
 
@@ -131,10 +131,6 @@ def _table(
     units: Mapping[str, str],
 ) -> str:
     """Aligned columns in the `room` characters of a terminal; None: text for another program, which is never cut."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     if not columns:
         return "no rows\n"
     numeric = [all(_is_number(row[at]) or row[at] is None for row in rows) and bool(rows) for at in range(len(columns))]
@@ -149,25 +145,50 @@ def _table(
             for cell, text in zip(cells, shown[1], strict=True):
                 cell[at] = text
     layout = fit(heads, cells, numeric, room or _UNBOUNDED, kept)
-    style = "" if os.environ.get("NO_COLOR") else "bold"
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=style)
     for at, width in zip(layout.kept, layout.widths, strict=True):
-        justify: Literal["left", "right"] = "right" if numeric[at] else "left"
         if layout.in_parts and not numeric[at]:
             for row in cells:
                 row[at] = wrapped(row[at], width)
-        table.add_column(Text(heads[at]), justify=justify, overflow="fold", no_wrap=numeric[at], width=width)
-    for row in cells:
-        table.add_row(*(Text(row[at]) for at in layout.kept))
-    console = Console(file=io.StringIO(), force_terminal=room is not None, width=_UNBOUNDED)
-    with console.capture() as capture:
-        console.print(table)
-    text = "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    text = None
+    if room is None or os.name == "posix":
+        text = in_plain_lines(heads, cells, numeric, layout, room is not None and _has_bold(os.environ))
+    if text is None:
+        text = _in_rich_lines(heads, cells, numeric, layout, room is not None)
     left_out = [head for at, head in enumerate(heads) if at not in layout.kept]
     if left_out:
         note = f"No room for {', '.join(left_out)}: --wide shows all columns, --format csv has them too."
         text += "\n" + textwrap.fill(note, room or _UNBOUNDED, break_long_words=False, break_on_hyphens=False) + "\n"
     return text if rows else f"{text}no rows\n"
+
+
+def _has_bold(environment: Mapping[str, str]) -> bool:
+    """Whether a terminal shows bold texts. environment: variables by name."""
+    return not environment.get("NO_COLOR") and environment.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def _in_rich_lines(
+    heads: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    layout: TableLayout,
+    terminal: bool,
+) -> str:
+    """The lines of a table whose texts may be wide or wrap. numeric: columns on the right. terminal: heads are bold."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    style = "" if os.environ.get("NO_COLOR") else "bold"
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style=style)
+    for at, width in zip(layout.kept, layout.widths, strict=True):
+        justify: Literal["left", "right"] = "right" if numeric[at] else "left"
+        table.add_column(Text(heads[at]), justify=justify, overflow="fold", no_wrap=numeric[at], width=width)
+    for row in cells:
+        table.add_row(*(Text(row[at]) for at in layout.kept))
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=_UNBOUNDED)
+    with console.capture() as capture:
+        console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
 def _is_number(value: Any) -> bool:

@@ -93,6 +93,32 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
+def in_plain_lines(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    layout: TableLayout,
+    bold: bool = False,
+) -> str | None:
+    """The lines of a table in which each cell has one, without the library for all others, which loads slowly.
+
+    None for a table with cells that wrap, or with characters that may be wider than one column. columns, cells,
+    numeric: as in `fit`. layout: what it returned. bold: the heads are bold on a terminal.
+    """
+    lines = []
+    for row in (columns, *cells):
+        texts = []
+        for at, width in zip(layout.kept, layout.widths, strict=True):
+            text = row[at]
+            if len(text) > width or not text.isascii() or not text.isprintable():
+                return None
+            texts.append(text.rstrip().rjust(width) if numeric[at] else text.ljust(width))
+        lines.append((" " * GAP).join(texts).rstrip())
+    if bold:
+        lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _dispensable(name: str, at: int, keep: Sequence[str]) -> tuple[bool, int]:
     """How early a column is left out: the highest goes first."""
     return (False, keep.index(name)) if name in keep else (True, at)
