@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stagedb.api import catalog, lookup
-from stagedb.api.run_systems import other_system
 from stagedb.mentions import OPTIONS, call
 from stagedb.store import Statement, Store, Table
 
@@ -96,6 +95,8 @@ def _about_match(store: Store, answer: Table, run: str, timed: bool) -> Iterator
         profile = OPTIONS.call(call("profile", instance[: catalog.SHORT_ID]))
         yield f"the instance that the run was compared with has no times yet: {profile} makes them, on a system"
     if timed and answer.rows:
+        from stagedb.api.run_systems import other_system
+
         at = answer.columns.index("system")
         for system in dict.fromkeys(str(row[at]) for row in answer.rows):
             yield from filter(None, [other_system(lookup.the_run(store, run), instance, system)])

@@ -3,22 +3,26 @@
 import functools
 from collections.abc import Mapping
 
-from stagedb.plans.usual_words import USUAL_RECIPE, usual_words
-from stagedb.plans.written_words import place_of
+from stagedb.plans.short_plans import place_of
 
 LONGEST_WORD = 40
 """Characters of one value in a plan's description."""
 
 
 @functools.lru_cache(64)
-def _defaults(recipe: str) -> Mapping[str, object]:
-    """The plan of a recipe without any further word. A list of a thousand plans asks for it a thousand times."""
-    return usual_words(recipe)
+def _defaults(recipe: str | None) -> Mapping[str, object]:
+    """The plan of a recipe without any further word. A list of a thousand plans asks for it a thousand times.
+
+    recipe: the framework's name; None for the usual one.
+    """
+    from stagedb.plans.usual_words import USUAL_RECIPE, usual_words
+
+    return usual_words(USUAL_RECIPE if recipe is None else recipe)
 
 
 def describe(words: Mapping[str, object]) -> str:
     """A plan's words, or a graph's options, in short: those that differ from the defaults, the degrees first."""
-    usual = _defaults(USUAL_RECIPE)
+    usual = _defaults(None)
     recipe_usual = _defaults(str(words.get("recipe", usual["recipe"])))
     parts = []
     for word, value in sorted(words.items(), key=lambda item: place_of(item[0])):

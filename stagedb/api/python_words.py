@@ -113,9 +113,14 @@ def _whole(signature: inspect.Signature) -> inspect.Signature:
     if last is None or get_origin(last.annotation) is not Unpack:
         return signature
     (words,) = get_args(last.annotation)
+    return signature.replace(parameters=[*parameters[:-1], *_keywords(words)])
+
+
+@functools.cache
+def _keywords(words: type) -> tuple[inspect.Parameter, ...]:
+    """The keywords of a class of words. Several verbs have those of a plan."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    each = [
+    return tuple(
         inspect.Parameter(name, kind, default=_Default(), annotation=type_)
         for name, type_ in get_type_hints(words).items()
-    ]
-    return signature.replace(parameters=[*parameters[:-1], *each])
+    )

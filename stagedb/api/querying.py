@@ -10,7 +10,6 @@ from stagedb.api.results import QueryInfo, Rows, RunInfo, SearchInfo, kind_of
 from stagedb.errors import UsageError
 from stagedb.inputs import did_you_mean, shown
 from stagedb.mentions import Word, call
-from stagedb.runs.untimed_run import without_times
 from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
@@ -237,6 +236,8 @@ def _recorded(store: Store, statement: Statement | None, word: str | None) -> Ru
     """The run that a query is about. Raises UsageError for one without times where a named query has some."""
     found = lookup.the_run(store, word)
     if found.times is None and statement is not None and _needs_times(statement):
+        from stagedb.runs.untimed_run import without_times
+
         raise without_times(found.name or found.id[:12])
     return found
 

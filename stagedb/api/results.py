@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from stagedb.api import html_tables
-from stagedb.api.run_times import RunTimes
+from stagedb.lazy_names import deferred
 from stagedb.outputs.number_texts import spans_of
-from stagedb.plans.written_words import short_plan
+from stagedb.plans.short_plans import short_plan
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from stagedb.api import html_tables
     from stagedb.api.provenance import Provenance
     from stagedb.api.request_room import RequestRoom
+    from stagedb.api.run_times import RunTimes
     from stagedb.models import SequenceLength
     from stagedb.search import SearchResult
     from stagedb.search.ties import Ties
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from stagedb.store.answer_parts import FoundGraph, QueryPlan
     from stagedb.systems import Coverage
     from stagedb.timing import JobProfile, Merit
+else:
+    # Only notebooks show results as HTML.
+    (html_tables,) = deferred("stagedb.api.html_tables")
 
 
 @dataclass(frozen=True)
@@ -424,6 +428,8 @@ class RunInfo:
     @property
     def times(self) -> RunTimes | None:
         """Where the time of the run goes; None if its files have no times."""
+        from stagedb.api.run_times import RunTimes
+
         values = self.step, self.busy, self.exposed, self.unexplained, self.launching
         known = [each for each in values if each is not None]
         return RunTimes(*known) if len(known) == len(values) else None

@@ -10,7 +10,8 @@ from stagedb.cli.build_instantiate import count
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
-from stagedb.cli.shared_options import Common, Model, SystemOptions, Target, option_groups, print_line
+from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
+from stagedb.cli.timing_options import SystemOptions
 from stagedb.errors import UsageError
 from stagedb.outputs import GB, printable, reserve_text
 

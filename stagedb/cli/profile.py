@@ -11,7 +11,8 @@ from stagedb.cli.build_instantiate import count, note_bubble, note_implied, note
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
-from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups, print_line
+from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
+from stagedb.cli.timing_options import TimingOptions
 from stagedb.errors import UsageError
 from stagedb.outputs import GB, reserve_text
 

@@ -14,7 +14,8 @@ from stagedb.cli.memory import size_of
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.serving_options import ServingOptions, check_apart, write_engines
-from stagedb.cli.shared_options import Common, FrameworkName, option_groups, print_line
+from stagedb.cli.shared_options import Common, option_groups, print_line
+from stagedb.cli.timing_options import FrameworkName
 from stagedb.errors import UsageError
 from stagedb.inputs import shown
 from stagedb.outputs import GB, printable

@@ -15,8 +15,9 @@ from stagedb.cli.export import size
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.progress import progress
 from stagedb.cli.run_exports import OfRun, refuse_with_run, view_run
-from stagedb.cli.shared_options import Common, Model, Target, TimingOptions, option_groups
+from stagedb.cli.shared_options import Common, Model, Target, option_groups
 from stagedb.cli.summary_file import SummaryOptions, write_summary
+from stagedb.cli.timing_options import TimingOptions
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:

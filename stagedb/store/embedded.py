@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import filelock
 import platformdirs
 import psutil
 
@@ -27,6 +27,9 @@ from stagedb.inputs import parse_document, read_text, shown
 from stagedb.mentions import Word
 from stagedb.store.failures import check_disk
 from stagedb.store.private_directory import check_private
+
+if TYPE_CHECKING:
+    import filelock
 
 DATABASE = "stagedb"
 START_TIMEOUT = 120.0
@@ -155,7 +158,9 @@ def stop(home: Path) -> bool:
         return True
 
 
-def _lock(home: Path) -> filelock.BaseFileLock:
+def _lock(home: Path) -> "filelock.BaseFileLock":
+    import filelock  # most clients find an engine that runs
+
     return filelock.FileLock(home / "start.lock", timeout=START_TIMEOUT + 10)
 
 

@@ -12,8 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +95,10 @@ def command(argv: Sequence[str], environment: Mapping[str, str]) -> str:
 
 @cache
 def _version() -> str:
+    # Only what writes to a store asks for it, and the import takes as long as a statement.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return version_of("stagedb")
+        return version("stagedb")
     except PackageNotFoundError:
         return "unknown"

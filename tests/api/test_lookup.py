@@ -10,7 +10,7 @@ import pytest
 from stagedb.api import Stagedb, catalog, lookup
 from stagedb.api.plan_texts import describe
 from stagedb.errors import UsageError
-from stagedb.plans.written_words import short_plan
+from stagedb.plans.short_plans import short_plan
 from stagedb.store import Store
 from tests.ir.tiny import card
 from tests.store.many import copies
