@@ -1,8 +1,8 @@
 """Writing the files of ranks, in this process or shared among processes.
 
 A writer is `python -m stagedb.traces.rank_files`. Its standard input gives the target of the files, then one job a
-line. It reports its progress on its standard output. It reads the classes from a packed file, so neither threads nor
-the memory of the exporting process matter.
+line. It reports its progress on its standard output. It reads the classes from a file that the exporting process has
+just written, so neither threads nor the memory of that process matter.
 """
 
 import errno
@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,6 @@ from stagedb.mentions import Word
 from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import DEFAULT, RankFiles, format_named
-from stagedb.traces.output_places import finished
-from stagedb.traces.packed_file import Packed
 
 Progress = Callable[[int], None]
 """Called with the number of files written since the last call."""
@@ -107,12 +105,34 @@ def _write_whole(folder: int, name: str, view: memoryview) -> None:
 
 @dataclass(frozen=True)
 class WriteJob:
-    """Write rows `first` to `end - 1` of the ranks of class `key` in a packed file."""
+    """Write rows `first` to `end - 1` of the ranks of class `key` in a file of `save_classes`."""
 
-    packed: str
+    classes: str
     key: str
     first: int
     end: int
+
+
+def save_classes(path: Path, classes: Iterable[tuple[str, EncodedClass, RankBytes]]) -> None:
+    """Write classes to a file for writers: plain columns, as these trust the process that starts them.
+
+    A packed file is for people, and describes the job: reading one takes as long as writing some thousand traces.
+    classes: each with its key and its ranks. Raises OSError as the system does.
+    """
+    columns = {
+        f"{key}/{name}": column
+        for key, encoded, ranks in classes
+        for name, column in {**encoded.arrays(), "ranks": ranks.ranks, "values": ranks.values}.items()
+    }
+    with path.open("xb") as file:
+        np.savez(file, **columns)
+
+
+def _saved_class(path: Path, key: str) -> tuple[EncodedClass, RankBytes]:
+    """A class of a file of `save_classes`."""
+    with np.load(path, allow_pickle=False) as columns:
+        of_class = {field.name: columns[f"{key}/{field.name}"] for field in fields(EncodedClass)}
+        return EncodedClass(**of_class), RankBytes(columns[f"{key}/ranks"], columns[f"{key}/values"])
 
 
 class Writers:
@@ -217,6 +237,8 @@ def writers(count: int, written: Progress) -> Iterator[Writers]:
 
 def explain(error: OSError, directory: Path) -> str:
     """The meaning of a failed write, and what to do. error: the system's. directory: that is written."""
+    from stagedb.traces.output_places import finished  # it knows all formats, which writers run without
+
     # An absolute name replaces the directory.
     what = path_text(finished(directory / str(error.filename)) if error.filename else finished(directory))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -245,11 +267,10 @@ def main(lines: Sequence[str] | None = None) -> int:
     for line in message:
         job = WriteJob(**json.loads(line))
         try:
-            with Packed(Path(job.packed), own=True) as packed:
-                traces = packed.class_(job.key)
+            encoded, every = _saved_class(Path(job.classes), job.key)
             rows = slice(job.first, job.end)
-            ranks = RankBytes(traces.ranks.ranks[rows], traces.ranks.values[rows])
-            write_ranks(traces.encoded, ranks, target, lambda count: send(written=count))
+            ranks = RankBytes(every.ranks[rows], every.values[rows])
+            write_ranks(encoded, ranks, target, lambda count: send(written=count))
         except BrokenPipeError:
             return 1
         except StagedbError as error:

@@ -17,8 +17,7 @@ from stagedb.traces.disk_room import check_files, free_space, sizes_on_disk
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
 from stagedb.traces.output_places import TakenError, check_directory, check_file, is_trace_set
-from stagedb.traces.packed_file import write_packed
-from stagedb.traces.rank_files import TraceTarget, WriteJob, Writers, explain, write_ranks, writers
+from stagedb.traces.rank_files import TraceTarget, WriteJob, Writers, explain, save_classes, write_ranks, writers
 from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.set_repair import lacking
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
@@ -359,13 +358,13 @@ def _write(traces: TraceSet, target: TraceTarget, pool: Writers | None, counter:
         for each in traces.classes:
             write_ranks(each.encoded, each.ranks, target, counter.more)
         return
-    packed = target.directory / _CLASSES
-    write_packed(packed, traces, compress=False)
+    saved = target.directory / _CLASSES
+    save_classes(saved, ((each.key, each.encoded, each.ranks) for each in traces.classes))
     pool.aim(target)
     for each in traces.classes:
-        pool.give(WriteJob(str(packed), each.key, 0, len(each.ranks.ranks)))
+        pool.give(WriteJob(str(saved), each.key, 0, len(each.ranks.ranks)))
     pool.finish()
-    packed.unlink()
+    saved.unlink()
 
 
 def _check_space(request: Request, traces: TraceSet, extra: int, smaller: Callable[[int], list[str]]) -> None:
