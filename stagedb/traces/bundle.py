@@ -3,7 +3,8 @@
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 from stagedb.traces.trace_set import TraceSet
 from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns, Step, Workload
+from stagedb.workload.instance_columns import Groups as GroupColumns
 from stagedb.workload.issue_order import Sequence as Nodes
 
 FORMAT = 1
@@ -26,13 +28,65 @@ FORMAT = 1
 SCRIPT = ".sh"
 """The ending of files that become executable."""
 
+_A_PART = 4096
+"""Numbers of a column that are in a list at once."""
+
 
 def groups_of(workload: Workload) -> Groups:
     """The groups of an instance: ids as text, ranks in ring order."""
-    groups = workload.groups
-    ranks, ends = groups.ranks.tolist(), np.cumsum(groups.sizes)
-    places = zip(groups.gid.tolist(), (ends - groups.sizes).tolist(), ends.tolist(), strict=True)
-    return {str(gid): ranks[begin:end] for gid, begin, end in places}
+    return _GroupsByName(workload.groups)
+
+
+class _GroupsByName(Mapping[str, Sequence[int]]):
+    """Groups whose lists are made when they are asked for: those of a million ranks are 200 MB. columns: the groups."""
+
+    def __init__(self, columns: GroupColumns) -> None:
+        self._columns = columns
+        self._ends = np.cumsum(columns.sizes)
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.argsort(self._columns.gid)
+
+    def __getitem__(self, name: str) -> Sequence[int]:
+        gids = self._columns.gid
+        found = int(np.searchsorted(gids, int(name), sorter=self._order)) if name.isdecimal() else len(gids)
+        if found == len(gids) or str(gids[self._order[found]]) != name:
+            raise KeyError(name)
+        place = int(self._order[found])
+        return self._list(int(self._ends[place]) - int(self._columns.sizes[place]), int(self._ends[place]))
+
+    def _list(self, begin: int, end: int) -> list[int]:
+        found: list[int] = self._columns.ranks[begin:end].tolist()
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, _values(self._columns.gid))
+
+    def __len__(self) -> int:
+        return len(self._columns.gid)
+
+    def items(self) -> ItemsView[str, Sequence[int]]:
+        """Each group with its ranks, in the order of the columns."""
+        return _Items(self)
+
+
+class _Items(ItemsView[str, Sequence[int]]):
+    """The groups in order."""
+
+    _mapping: _GroupsByName
+
+    def __iter__(self) -> Iterator[tuple[str, Sequence[int]]]:
+        groups, begin = self._mapping, 0
+        for name, end in zip(groups, _values(groups._ends), strict=True):
+            yield name, groups._list(begin, end)
+            begin = end
+
+
+def _values(column: Ints) -> Iterator[int]:
+    """The numbers of a column, which are never all in a list."""
+    for begin in range(0, len(column), _A_PART):
+        yield from column[begin : begin + _A_PART].tolist()
 
 
 def set_facts(

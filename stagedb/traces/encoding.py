@@ -79,18 +79,20 @@ class RankFields:
 
 def rank_bytes(workload: Workload, fields: RankFields, ranks: Ints) -> RankBytes:
     """The bytes that differ between ranks, for these ranks."""
-    parts: list[Bytes] = []
     table = workload.ranks
     columns = {"rank": np.arange(len(table)), **{name: getattr(table, name) for name in NEIGHBOURS}}
     columns |= {other(place): np.maximum(peers, 0) for place, peers in enumerate(table.others.T)}
-    for name in fields.begins:
-        if name.startswith("group."):
-            gids = workload.groups.of_axis(name.removeprefix("group."), len(workload.ranks))[ranks]
-            powers = 10 ** np.arange(fields.digits - 1, -1, -1, dtype=np.int64)
-            parts.append((gids[:, None] // powers % 10 + ord("0")).astype(np.uint8))
-        else:
-            parts.append(wire.padded(columns[name][ranks], fields.width))
-    return RankBytes(ranks, np.concatenate(parts, axis=1))
+    names = [name for name in fields.begins if name.startswith("group.")]
+    values = np.empty((len(ranks), len(columns) * fields.width + len(names) * fields.digits), np.uint8)
+    for name, column in columns.items():
+        begin = fields.begins[name]
+        values[:, begin : begin + fields.width] = wire.padded(column[ranks], fields.width)
+    for name in names:
+        gids = workload.groups.of_axis(name.removeprefix("group."), len(table))[ranks]
+        # One digit after the other: all of a million ranks at once would take ten times the memory.
+        for place in range(fields.digits):
+            values[:, fields.begins[name] + place] = gids // 10 ** (fields.digits - 1 - place) % 10 + ord("0")
+    return RankBytes(ranks, values)
 
 
 def encode(

@@ -10,8 +10,9 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -28,7 +29,7 @@ from stagedb.traces.packed_class import wrong_class, wrong_facts
 from stagedb.traces.packed_index import groups_of, is_int, job_of, parse_index, wrong_files, wrong_index
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.trace_set import ClassTraces, TraceSet, groups_text, key_of
+from stagedb.traces.trace_set import ClassTraces, TraceSet, group_texts, groups_text, key_of
 
 FORMAT = 5
 """Version of the file's layout: others are refused."""
@@ -76,6 +77,12 @@ COLUMNS: Mapping[str, PackedColumn] = {
 LARGEST_MEMBER = 1 << 31
 """Bytes. A file whose index gives a member a larger size is refused before it is unpacked."""
 
+_PLACE = "\ufdd0groups\ufdd1"
+"""The place of the text of groups in an index: noncharacters of Unicode, which no name has."""
+
+_GROUPS_OF_RANK = 100
+"""Bytes that a rank has in the text of all groups, at most: its number, and a part of an id, on each axis."""
+
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -90,7 +97,7 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
             for name, column in _columns(of_class).items():
                 data = np.ascontiguousarray(column).astype(COLUMNS[name].dtype, copy=False).tobytes()
                 member = _member(of_class.key, name)
-                _put(archive, member, data, compress)
+                _put(archive, member, (data,), len(data), compress)
                 rows = column.shape[1] if column.ndim == 2 else None
                 members[member] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "columns": rows}
         index = {
@@ -99,10 +106,14 @@ def write_packed(path: Path, traces: TraceSet, *, compress: bool = True) -> None
             "set": dict(traces.facts),
             "classes": [dict(of_class.facts) for of_class in traces.classes],
             # The other files next to the traces follow from the set.
-            "files": {traces.groups_file: groups_text(traces.groups)},
+            "files": {traces.groups_file: _PLACE},
             "members": members,
         }
-        _put(archive, INDEX, json.dumps(index).encode(), compress)
+        before, after = json.dumps(index).split(json.dumps(_PLACE)[1:-1])
+        # The groups of a million ranks are tens of megabytes: they are never in memory as a whole.
+        texts = (json.dumps(text)[1:-1] for text in group_texts(traces.groups))
+        most = len(before) + len(after) + traces.world * _GROUPS_OF_RANK
+        _put(archive, INDEX, chain((before,), texts, (after,)), most, compress)
         archive.comment = SEAL + b"0" * _DIGITS
         archive.close()
         seal(file)
@@ -152,10 +163,13 @@ def _member(key: str, column: str) -> str:
     return f"classes/{key}/{column}"
 
 
-def _put(archive: zipfile.ZipFile, name: str, data: bytes, compress: bool) -> None:
+def _put(archive: zipfile.ZipFile, name: str, parts: Iterable[bytes | str], size: int, compress: bool) -> None:
     entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.file_size = size  # decides how its place in the archive is written: the true size follows
     entry.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
-    archive.writestr(entry, data)
+    with archive.open(entry, "w") as member:
+        for part in parts:
+            member.write(part.encode() if isinstance(part, str) else part)
 
 
 class Packed:

@@ -1,8 +1,9 @@
 """A trace set before it is written: made from an instance of a store, or read from a packed file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 
 MANIFEST = "manifest.json"
 """Name of the file that describes a written set."""
+
+_GROUPS_A_PART = 1024
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,15 @@ class ClassTraces:
 
 def groups_text(groups: Groups) -> str:
     """The text of the file of communicator groups."""
-    return json.dumps(groups) + "\n"
+    return "".join(group_texts(groups))
+
+
+def group_texts(groups: Groups) -> Iterator[str]:
+    """The text of the file of communicator groups, in parts: `json.dumps` of all of them, and a line's end."""
+    left = iter(groups.items())
+    for place, some in enumerate(iter(lambda: dict(islice(left, _GROUPS_A_PART)), {})):
+        yield ("{" if place == 0 else ", ") + json.dumps(some)[1:-1]
+    yield "}\n" if groups else "{}\n"
 
 
 def key_of(facts: Mapping[str, Any]) -> str:

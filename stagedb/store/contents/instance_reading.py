@@ -1,6 +1,6 @@
 """An instance read from the store as columns: a few statements a class, each of which gives one row of lists."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
@@ -15,7 +15,7 @@ from stagedb.inputs.stored_values import DamagedError, json_mapping
 from stagedb.ir.facts import OpFacts
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.mentions import call
-from stagedb.plans import Plan, RankLayout
+from stagedb.plans import Plan
 from stagedb.store import Store, layout_of, read_graph, read_whole, reading
 from stagedb.store.contents.graphs import check_form
 from stagedb.store.contents.instance_digests import (
@@ -81,10 +81,17 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
     facts = read_facts(store, instance)
     # The store answers one statement while the answer to another is decoded.
     with ThreadPoolExecutor(READERS) as pool:
-        ranks = pool.submit(_ranks, store, instance, row, layout, int(plan.get("ulysses", 1)))
-        groups = pool.submit(_groups, store, instance, row, layout)
+        # A thread would keep the memory that it used: a hundred megabytes for a job of a million ranks.
+        ranks: Callable[[], RankTable] = (
+            pool.submit(_ranks, store, instance, row, int(plan.get("ulysses", 1))).result
+            if layout is None
+            else partial(rank_table, layout)
+        )
+        groups: Callable[[], Groups] = (
+            pool.submit(_groups, store, instance, row).result if layout is None else partial(group_table, layout.groups)
+        )
         classes = tuple(pool.map(partial(read_class, store, facts), store.read("workload/classes", instance=instance)))
-    group_columns = groups.result()
+    group_columns = groups()
     return Workload(
         instance=instance,
         name=row["name"],
@@ -93,7 +100,7 @@ def _workload(store: Store, instance: str, row: Mapping[str, Any]) -> Workload:
         plan=plan,
         degrees=tuple(int(plan[axis]) for axis in plan["rank_order"]),
         classes=with_calls([joined_tasks(placed(each, plan), plan) for each in classes], group_columns),
-        ranks=ranks.result(),
+        ranks=ranks(),
         groups=group_columns,
     )
 
@@ -128,9 +135,7 @@ def read_facts(store: Store, instance: str) -> dict[str, OpFacts]:
     return dict(zip(row["name"], made, strict=True))
 
 
-def _ranks(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None, distance: int) -> RankTable:
-    if layout is not None:
-        return rank_table(layout)
+def _ranks(store: Store, instance: str, row: Mapping[str, Any], distance: int) -> RankTable:
     found, world = store.read("workload/ranks", instance=instance)[0], int(row["world"])
     numbers = ints(found["number"])
     order = np.argsort(numbers)
@@ -151,9 +156,7 @@ def class_of_rank(store: Store, instance: str, rank: int) -> int:
         return int(store.read("reference/class_of", instance=instance, rank=rank)[0]["class"])
 
 
-def _groups(store: Store, instance: str, row: Mapping[str, Any], layout: RankLayout | None) -> Groups:
-    if layout is not None:
-        return group_table(layout.groups)
+def _groups(store: Store, instance: str, row: Mapping[str, Any]) -> Groups:
     found = store.read("workload/groups", instance=instance)[0]
     check_unchanged("groups", row["groups_digest"], groups_digest(found))
     order = np.argsort(ints(found["gid"]))
