@@ -149,11 +149,10 @@ def _table(
         if layout.in_parts and not numeric[at]:
             for row in cells:
                 row[at] = wrapped(row[at], width)
-    text = None
+    plain = None
     if room is None or os.name == "posix":
-        text = in_plain_lines(heads, cells, numeric, layout, room is not None and _has_bold(os.environ))
-    if text is None:
-        text = _in_rich_lines(heads, cells, numeric, layout, room is not None)
+        plain = in_plain_lines(heads, cells, numeric, layout, room is not None and _has_bold(os.environ))
+    text = _in_rich_lines(heads, cells, numeric, layout, room is not None) if plain is None else plain
     left_out = [head for at, head in enumerate(heads) if at not in layout.kept]
     if left_out:
         note = f"No room for {', '.join(left_out)}: --wide shows all columns, --format csv has them too."

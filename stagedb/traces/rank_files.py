@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -119,7 +120,7 @@ def save_classes(path: Path, classes: Iterable[tuple[str, EncodedClass, RankByte
     A packed file is for people, and describes the job: reading one takes as long as writing some thousand traces.
     classes: each with its key and its ranks. Raises OSError as the system does.
     """
-    columns = {
+    columns: dict[str, Any] = {
         f"{key}/{name}": column
         for key, encoded, ranks in classes
         for name, column in {**encoded.arrays(), "ranks": ranks.ranks, "values": ranks.values}.items()
