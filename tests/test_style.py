@@ -1,6 +1,7 @@
 """Prose of the project: banned words, which `scripts/style` finds, and parameters that docstrings leave out."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -130,13 +131,17 @@ def in_text(name: str, text: str) -> bool:
     return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
 
-PACKAGE = sorted(path for path in (ROOT / "stagedb").rglob("*.py") if not path.stem.endswith("_pb2"))
-TREES = {path.relative_to(ROOT / "stagedb").as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE}
+@functools.cache
+def package_trees() -> dict[str, ast.Module]:
+    """The modules of the package, by their path in it."""
+    package = ROOT / "stagedb"
+    paths = sorted(path for path in package.rglob("*.py") if not path.stem.endswith("_pb2"))
+    return {path.relative_to(package).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def test_a_docstring_names_each_parameter() -> None:
-    types = described_types(TREES.values())
-    found = [f"stagedb/{path}: {each}" for path, tree in TREES.items() for each in undescribed(tree, types)]
+    types = described_types(package_trees().values())
+    found = [f"stagedb/{path}: {each}" for path, tree in package_trees().items() for each in undescribed(tree, types)]
     assert not found, f"{len(found)} public docstrings leave out a parameter:\n" + "\n".join(found)
 
 
@@ -171,8 +176,9 @@ def undocumented(tree: ast.Module, classes: Mapping[str, ast.ClassDef]) -> list[
 
 
 def test_a_public_function_with_parameters_has_a_docstring() -> None:
-    classes = classes_of(TREES.values())
-    found = [f"stagedb/{path}: {name}" for path, tree in TREES.items() for name in undocumented(tree, classes)]
+    trees = package_trees()
+    classes = classes_of(trees.values())
+    found = [f"stagedb/{path}: {name}" for path, tree in trees.items() for name in undocumented(tree, classes)]
     assert not found, f"{len(found)} public functions have no docstring:\n" + "\n".join(found)
 
 

@@ -127,37 +127,37 @@ def _no_constant(name: str) -> None:
 
 
 def _check(content: Any) -> None:
-    """Raise Refused for a value that a document cannot have."""
-    for value, level in _values(content):
+    """Raise Refused for a value that a document cannot have, keys included. Level by level, without recursion."""
+    level, values = 1, [content]
+    while values:
         if level > DEEPEST:
             raise Refused(f" is nested too deeply: at most {DEEPEST} levels are read")
-        if isinstance(value, bool) or value is None:
-            continue
-        if isinstance(value, int):
-            if not _LEAST <= value <= _MOST:
-                raise Refused(f" has the number {shown(value)}, and whole numbers have at most 64 bits")
-        elif isinstance(value, float):
-            if not math.isfinite(value):
-                raise Refused(f" has the number {value}, and numbers must be finite")
-        elif isinstance(value, str):
-            if not value.isascii():
-                _check_text(value)
-        elif not isinstance(value, dict | list):
-            raise Refused(f" has {shown(str(value))}, a {type(value).__name__}: write it as a text, in quotes")
+        deeper: list[Any] = []
+        for value in values:
+            if isinstance(value, str):
+                if not value.isascii():
+                    _check_text(value)
+            elif isinstance(value, dict):
+                deeper += value
+                deeper += value.values()
+            elif isinstance(value, list):
+                deeper += value
+            else:
+                _check_scalar(value)
+        level, values = level + 1, deeper
 
 
-def _values(content: Any) -> Iterator[tuple[Any, int]]:
-    """Every value, keys included, with its level; without recursion."""
-    waiting = [(content, 1)]
-    while waiting:
-        value, level = waiting.pop()
-        yield value, level
-        if level > DEEPEST:
-            return
-        if isinstance(value, dict):
-            waiting += ((each, level + 1) for pair in value.items() for each in pair)
-        elif isinstance(value, list):
-            waiting += ((each, level + 1) for each in value)
+def _check_scalar(value: Any) -> None:
+    if isinstance(value, bool) or value is None:
+        return
+    if isinstance(value, int):
+        if not _LEAST <= value <= _MOST:
+            raise Refused(f" has the number {shown(value)}, and whole numbers have at most 64 bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise Refused(f" has the number {value}, and numbers must be finite")
+    else:
+        raise Refused(f" has {shown(str(value))}, a {type(value).__name__}: write it as a text, in quotes")
 
 
 def _check_text(value: str) -> None:

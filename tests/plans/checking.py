@@ -1,22 +1,23 @@
 """Plans of the table: exported, and run as a simulator would."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-
 from stagedb.api import Stagedb, validate
+from stagedb.inputs import read_document
 from stagedb.traces import Report
 from tests import lowered
 
 Plans = list[Mapping[str, Any]]
 
 
+@functools.cache
 def plans() -> Plans:
     """The rows of the table."""
-    found: Plans = yaml.safe_load(Path(__file__).with_name("plans.yaml").read_text(encoding="utf-8"))
+    found: Plans = read_document(Path(__file__).with_name("plans.yaml"), "table")
     return found
 
 
