@@ -55,6 +55,11 @@ def examples(number: int) -> int:
     return max(min(number, FEWEST), number // EVERY)
 
 
+def draws(number: int, usual: int) -> int:
+    """So many draws of a random sweep. usual: how many of them the usual run has, the first ones."""
+    return number if ALL else usual
+
+
 def rows(table: Sequence[Row]) -> Sequence[Row]:
     """The rows of a table that one test goes through, or every fifth of them in the usual run."""
     return table[::EVERY]

@@ -21,13 +21,14 @@ from stagedb.traces import chakra_pb2 as pb
 from tests.instances.drawn_plans import Drawn, drawn_plan
 from tests.runs.recordings import measured
 from tests.runs.stored_rows import stored
+from tests.sampling import draws
 
 NAMES = ("kind", "phase", "axis", "dtype", "layer", "block")
 """Attributes by which an export names what a node is."""
 
 MOST_RANKS = 16
 BATCHES = 5
-PLANS = 10
+PLANS = draws(10, 4)
 """Plans in a batch."""
 
 

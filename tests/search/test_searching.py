@@ -38,6 +38,7 @@ from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.sent_bytes import most_sent
 from stagedb.timing.step_profile import lane_durations
+from tests.sampling import draws
 
 H100 = load_system("h100")
 
@@ -260,11 +261,11 @@ def test_no_plan_with_a_loss_in_parts_is_better_than_its_bounds() -> None:
 def check_bounds(
     card: Card, space: Space, system: System, seed: str, blocking: tuple[str, ...] = (), only: str = "recipe"
 ) -> None:
-    """Fail if one of six drawn plans is shorter or leaner than its bounds. only: a word that all of them have."""
+    """Fail if a drawn plan is shorter or leaner than its bounds. only: a word that all of them have."""
     trials = Trials(lambda options: build_graph(card, options), space.sizes, system, blocking)
     bounds = Bounds(trials.graph_of, space.sizes, system)
     draw, groups, tried = random.Random(seed), [each for each in space.groups() if only in each], 0
-    while tried < 6:
+    while tried < draws(6, 2):
         cell = draw.choice(list(space.cells(draw.choice(groups))))
         words = draw.choice(list(space.plans(cell)) or [{}])
         tried += check_bounds_of(words, trials, bounds)
