@@ -50,12 +50,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seconds: defaultdict[str, float] = defaultdict(float)
     for test, one in slow.items():
         seconds[test.partition("::")[0]] += one.tried_seconds
-    file = {item: _file(item) for item in items}
-    items.sort(key=lambda item: -seconds[file[item]])
+    files = {path: path.relative_to(Path(__file__).parent).as_posix() for path in {item.path for item in items}}
+    items.sort(key=lambda item: -seconds[files[item.path]])
     cases: Counter[str] = Counter()
     left = []
     for item in items:
-        test = f"{file[item]}::{item.name.partition('[')[0]}"
+        test = f"{files[item.path]}::{item.name.partition('[')[0]}"
         if test in slow and not slow[test].is_tried(cases[test]):
             left.append(item)
         cases[test] += 1
@@ -69,10 +69,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Let the garbage collector leave alone what lives as long as the tests: thousands of them, and all modules."""
     gc.collect()
     gc.freeze()
-
-
-def _file(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).as_posix()
+    # Tests keep graphs and programs of many models, which the default looks through again and again.
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,7 @@
 """What the code may import and call: read from its syntax trees, so that a breach is found without running it."""
 
 import ast
+import functools
 import graphlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,19 @@ FREE = {"copied_processes", "cores", "errors", "lazy_names", "mentions", "places
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))
 
 
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a file: most tests ask for that of each file."""
+    return ast.parse(source)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_trees_left() -> Iterator[None]:
+    yield
+    parsed.cache_clear()
+
+
+@functools.cache
 def layer_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return parts[0]
@@ -67,7 +81,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def breaches(layer: str, source: str) -> list[str]:
     """Imports that a file of this layer may not have."""
     found = []
-    for line, name in imports(ast.parse(source)):
+    for line, name in imports(parsed(source)):
         parts = name.split(".")
         if parts[0] == "neo4j" and layer != "store":
             found.append(f"{line}: only stagedb.store imports neo4j")
@@ -83,7 +97,7 @@ def breaches(layer: str, source: str) -> list[str]:
 def dangers(source: str) -> list[str]:
     """Calls that could run what a file or a database holds."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             found += [
@@ -123,7 +137,7 @@ def test_every_package_has_a_layer_and_a_purpose() -> None:
     packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
     assert packages == sorted(LAYERS)
     for package in packages:
-        text = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")))
+        text = ast.get_docstring(parsed((ROOT / package / "__init__.py").read_text(encoding="utf-8")))
         assert text, f"stagedb.{package} has no docstring"
 
 
@@ -135,7 +149,7 @@ def test_the_core_imports_no_store(package: str) -> None:
         source = path.read_text(encoding="utf-8")
         if path.stem.endswith("_pb2"):
             continue
-        for line, name in imports(ast.parse(source)):
+        for line, name in imports(parsed(source)):
             parts = name.removeprefix("stagedb.").split(".")
             assert parts[0] not in above, f"{path}:{line} imports {name}"
         for name in re.findall(r"\"stagedb\.([a-z_]+)[\w.]*\"", source):
@@ -171,7 +185,7 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 def too_long(source: str) -> list[str]:
     """A file over 800 lines, and functions over 60 lines."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     found = []
     lines = len(source.splitlines())
     if lines > LINES_OF_A_FILE:
@@ -198,7 +212,7 @@ def test_what_is_too_long_is_found() -> None:
 def test_no_class_has_the_name_of_another() -> None:
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -221,7 +235,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     for module, path in modules.items():
         names = (
             name
-            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            for node in parsed(path.read_text(encoding="utf-8")).body
             for _, full in imports(node if isinstance(node, ast.Import | ast.ImportFrom) else ast.Pass())
             for name in (full, full.rpartition(".")[0])
         )
@@ -263,7 +277,7 @@ OTHERS_OPTIONS = {
 
 def options_in(source: str) -> list[str]:
     """The strings of a file, docstrings too, that have an option or a command of the command line."""
-    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    strings = (node.value for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant))
     return [each for each in strings if isinstance(each, str) and OPTION.search(each)]
 
 

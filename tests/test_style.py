@@ -139,6 +139,12 @@ def package_trees() -> dict[str, ast.Module]:
     return {path.relative_to(package).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_trees_left() -> Iterator[None]:
+    yield
+    package_trees.cache_clear()
+
+
 def test_a_docstring_names_each_parameter() -> None:
     types = described_types(package_trees().values())
     found = [f"stagedb/{path}: {each}" for path, tree in package_trees().items() for each in undescribed(tree, types)]
