@@ -12,7 +12,7 @@ import gc
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -252,10 +252,14 @@ _contents: dict[str, _Content] = {}
 
 
 def empty(store: Store) -> None:
-    """Delete all that a store holds but its own mark, label by label."""
+    """Delete all that a store holds but its own mark, label by label, in one transaction if it is not much."""
     _contents.pop(store.uri, None)
     with store._session("WRITE") as session:
-        for label in session.execute_read(_used_labels):
+        nodes = session.execute_read(_nodes_by_label)
+        if sum(nodes.values()) < _AT_ONCE:
+            session.execute_write(_delete_all, nodes)
+            return
+        for label in nodes:
             while session.execute_write(_delete_some, label) == _AT_ONCE:
                 pass
 
@@ -265,8 +269,13 @@ _COUNTS = " UNION ALL ".join(f"MATCH (n:{name}) RETURN '{name}' AS label, count(
 _AT_ONCE = 5000
 
 
-def _used_labels(transaction: Any) -> list[str]:
-    return [row["label"] for row in transaction.run(_COUNTS) if row["nodes"]]
+def _nodes_by_label(transaction: Any) -> dict[str, int]:
+    return {row["label"]: row["nodes"] for row in transaction.run(_COUNTS) if row["nodes"]}
+
+
+def _delete_all(transaction: Any, labels: Iterable[str]) -> None:
+    for label in labels:
+        _delete_some(transaction, label)
 
 
 def _delete_some(transaction: Any, label: str) -> int:
