@@ -379,7 +379,7 @@ def test_advice_names_the_bound_and_the_best_change_first(run: Run, tiny: str) -
 
 
 def test_the_commands_of_advice_make_the_steps_that_it_names(run: Run, tiny: str) -> None:
-    plan = ("--model", tiny, "--tp", "2", "--pp", "2", "--dp", "2", "--global-batch-size", "16", "--seq-len", "32")
+    plan = ("--model", tiny, "--tp", "2", "--pp", "2", "--dp", "2", "--global-batch-size", "8", "--seq-len", "32")
     assert run("instantiate", *plan[1:]).status == 0
     for of in (plan, ("tiny",)):
         found = rows(run, "advise", *of)
@@ -398,7 +398,7 @@ def test_the_commands_of_advice_make_the_steps_that_it_names(run: Run, tiny: str
 def test_the_commands_of_advice_keep_the_framework(run: Run, tiny: str, framework: str) -> None:
     """Its words, what it hides and what it waits for; a change of what it implies is in the command."""
     degrees = ("--tp", "2", "--pp", "2", "--dp", "2")
-    plan = ("--model", tiny, *degrees, "--global-batch-size", "16", "--seq-len", "32", "--framework", framework)
+    plan = ("--model", tiny, *degrees, "--global-batch-size", "8", "--seq-len", "32", "--framework", framework)
     found = rows(run, "advise", *plan)
     what_ifs = [row for row in rows(run, "advise", *plan, "--show", "what-ifs") if row["command"]]
     sp = next(row for row in found if row["change"] in ("sp", "no-sp"))

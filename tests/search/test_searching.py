@@ -709,7 +709,7 @@ def test_a_plan_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_plans_that_are_too_large_to_be_timed_are_not_ruled_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = asked(LLAMA, 8, ("recompute",))
+    request = asked(LLAMA, 8, ("recompute",), words={"micro_batch_size": 2})
     usual = run(request, LLAMA, processes=1)
     monkeypatch.setattr("stagedb.timing.node_graph.MOST_NODES", 150)
     found = run(request, LLAMA, processes=1)
