@@ -10,6 +10,7 @@ from stagedb.api import Stagedb
 from stagedb.store import Store
 from stagedb.store.contents.memory import analyse
 from tests.browsing import Browser
+from tests.conftest import Fill
 from tests.ir.tiny import card
 from tests.matching.recorded import FOLDER
 from tests.serve.served import serving
@@ -58,9 +59,8 @@ def many(store: Store) -> str:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_filter_a_thousand_instances_and_compare_two(embedded_store: Store, browser: Browser, width: int) -> None:
-    many(embedded_store)
-    with serving(embedded_store) as served:
+def test_filter_a_thousand_instances_and_compare_two(fill_embedded: Fill, browser: Browser, width: int) -> None:
+    with serving(fill_embedded(many).store) as served:
         browser.visit(f"{served.address}/list/instances", width)
         assert text(browser, "h1") == "instances 1,001"
         # The name and the first figure are on the first screen.
@@ -89,16 +89,17 @@ def test_filter_a_thousand_instances_and_compare_two(embedded_store: Store, brow
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_find_the_fastest_plan_that_fits(embedded_store: Store, browser: Browser, width: int) -> None:
-    too_large = many(embedded_store)
-    with serving(embedded_store) as served:
+def test_find_the_fastest_plan_that_fits(fill_embedded: Fill, browser: Browser, width: int) -> None:
+    filled = fill_embedded(many)
+    store, too_large = filled.store, filled.made
+    with serving(store) as served:
         browser.visit(f"{served.address}/list/profiles?sort=tokens", width)
         assert browser.run("document.querySelector('tbody tr').id") == f"row-{too_large}"
         browser.run("document.querySelector('[name=fits]').click()")
         go(browser, "document.querySelector('#list button').click()")
         assert text(browser, "h1") == "profiles 1,000"
         best = browser.run("document.querySelector('tbody tr').id.slice(4)")
-        assert Stagedb(embedded_store).find(fits=True).rows[0][5] == best
+        assert Stagedb(store).find(fits=True).rows[0][5] == best
         assert "copy-1:" in text(browser, "figcaption")
         # A mark ticks its row, and leads to it.
         browser.run(
