@@ -268,9 +268,9 @@ def test_equal_parameters_are_dealt_there_and_back_in_their_order() -> None:
 def test_a_rank_holds_flat_weights_while_they_are_gathered(name: str) -> None:
     """Its own in one tensor (a copy, unless it is one weight), those of each rank, and again if all are of one size."""
     program = program_of(name)
+    usages = {each.rank_class.number: each.usage for each in memory_of(program)}
     for rank, row in enumerate(RECORDED[name]["ranks"]):
-        number = program.workload.class_of(rank).number
-        usage = next(each.usage for each in memory_of(program) if each.rank_class.number == number)
+        usage = usages[program.workload.class_of(rank).number]
         lives = [life for life in usage.held.lives if life.name.endswith(".flat")]
         group = program.workload.class_of(rank).ops.result
         assert len(lives) == len(row["gathers"]) and group.max() > 0
