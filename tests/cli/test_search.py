@@ -12,7 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.search import comparisons
 from tests.cli.conftest import Run
 
-ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "8", "--seq-len", "1024")
+ASKED = ("--model", "llama3.2-1b", "--ranks", "4", "--global-batch-size", "4", "--seq-len", "1024")
 SMALL = ("search", "--no-keep", *ASKED)
 
 
@@ -156,7 +156,7 @@ def test_a_comparison_that_had_no_time_is_named(offline: Run) -> None:
 def test_a_line_of_the_table_is_compared(offline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words of the table are those of --compare: a plan that loses is copied from it."""
     monkeypatch.setattr(comparisons, "DRAWN", 5)
-    asked = (*SMALL, "--allow", "none", "--fix", "pp=2", "--for", "60s")
+    asked = (*SMALL[:6], "--global-batch-size", "8", *SMALL[8:], "--allow", "none", "--fix", "pp=2", "--for", "60s")
     rows = [row for row in json.loads(offline(*asked, "--top", "4", "-f", "json").out) if row["fate"] == "timed"]
     line = next(row for row in rows if "chunks" in row["plan"] and row["code"] != "best")
     short = line["plan"].replace(" ", "=").replace(",=", ",").replace("interleaved", "schedule=interleaved")
@@ -323,7 +323,7 @@ def test_a_search_is_kept_read_again_and_asked(run: Run) -> None:
     id = listed[0]["id"]
     assert f"search {id}" in found.err
     shown = {row["property"]: row["value"] for row in json.loads(run("show", id, "-f", "json").out)}
-    assert (shown["kind"], shown["covered"], shown["global_batch_size"]) == ("search", True, 8)
+    assert (shown["kind"], shown["covered"], shown["global_batch_size"]) == ("search", True, 4)
     best = json.loads(run("query", "best-plans", "-f", "json").out)
     assert best[0]["step"] == rows[0]["step"] and best[0]["instance"] is None
     # What the printed command makes is the instance of the best candidate.
@@ -355,7 +355,7 @@ def test_shards_are_merged(run: Run) -> None:
     assert last.out.splitlines()[1] == "all tried or ruled out, so the first is the best"
     alone = run("search", "--no-keep", *ASKED, "--allow", "none")
     assert last.out.splitlines()[2:8] == alone.out.splitlines()[2:8]
-    assert [row["plan"] for row in json.loads(run("ls", "searches", "-f", "json").out)] == ["best of 39 plans"]
+    assert [row["plan"] for row in json.loads(run("ls", "searches", "-f", "json").out)] == ["best of 25 plans"]
     again = run(*KEPT, "-f", "json")
     assert "found in the store" in again.err
 
