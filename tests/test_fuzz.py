@@ -14,8 +14,8 @@ from stagedb.store import Store
 from tests.sampling import ALL, SEED
 
 ROOT = Path(__file__).parents[1]
-INPUTS, SECONDS = 152 if ALL else 76, 60
-"""Inputs at most, and seconds after which no more are begun."""
+INPUTS, SECONDS = 152 if ALL else 44, 60
+"""Inputs at most (usually two of each door), and seconds after which no more are begun."""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="watches processes as Linux does")

@@ -9,6 +9,7 @@ from stagedb.store import Store
 from tests.browsing import Browser
 from tests.ir.tiny import card
 from tests.matching.recorded import FOLDER
+from tests.sampling import draws
 from tests.serve.served import serving
 from tests.serve.test_browser_tasks import WRITER, text
 from tests.store.made_up_searches import made_up_search
@@ -102,13 +103,16 @@ def filled(store: Store) -> dict[str, Any]:
     return {"search": search.id, "verdict": db.compare("tensor", "deep", "data").verdict}
 
 
+LOOKS = ((1280, False), (400, True), (1280, True), (400, False))[: draws(4, 2)]
+"""Widths of a window, and whether it is dark: usually each width and each colour once."""
+
+
 def test_ten_tasks(embedded_store: Store, browser: Browser) -> None:
     known = filled(embedded_store)
     with serving(embedded_store, writer=WRITER) as served:
-        for width in (1280, 400):
-            for dark in (False, True):
-                browser.call("Network.clearBrowserCookies")
-                _tasks(Person(browser, served.address, width, dark), known)
+        for width, dark in LOOKS:
+            browser.call("Network.clearBrowserCookies")
+            _tasks(Person(browser, served.address, width, dark), known)
 
 
 def _tasks(person: Person, known: dict[str, Any]) -> None:
