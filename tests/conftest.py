@@ -233,18 +233,11 @@ def store_environment(store: Store, stagedb_home: Path, request: pytest.FixtureR
     return {**settings, "STAGEDB_CONFIG": os.devnull}
 
 
-@pytest.fixture(scope="session")
-def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for the tests of a file: what one leaves behind, or breaks, is not in another."""
     with browsing(tmp_path_factory.mktemp("browser")) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def browser(_browser: Browser) -> Iterator[Browser]:
-    """The browser of this process, without cookies and pages of other files."""
-    yield _browser
-    _browser.call("Network.clearBrowserCookies")
-    _browser.call("Page.navigate", url="about:blank")
 
 
 @dataclass(frozen=True)
