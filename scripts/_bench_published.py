@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from scripts._bench import machine
-from stagedb.build.graph_identity import model_sizes
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
 from stagedb.frameworks.profiles import FrameworkProfile, find_profile
+from stagedb.graphs.graph_identity import model_sizes
 from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS

@@ -134,8 +134,8 @@ def _search(asked: argparse.Namespace) -> dict[str, object]:
 def _sizes(asked: argparse.Namespace) -> dict[str, int]:
     """The sizes of the model, as a file of Calculon has them. It knows no grouped keys and no gated layers."""
     from stagedb.api.model_names import card
-    from stagedb.build.graph_identity import model_sizes
     from stagedb.frameworks import find_framework
+    from stagedb.graphs.graph_identity import model_sizes
 
     sizes = model_sizes(card(asked.model), find_framework("megatron"))
     return {

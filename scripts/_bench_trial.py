@@ -30,7 +30,7 @@ def found(names: tuple[str, ...]) -> Any:
 
 
 def main() -> None:
-    from stagedb.build.model_graph import build_graph
+    from stagedb.graphs.model_graph import build_graph
     from stagedb.models import load_card
     from stagedb.plans import Plan
     from stagedb.systems import load_system

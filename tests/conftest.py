@@ -22,7 +22,7 @@ import pytest
 from hypothesis import settings
 
 from stagedb.api import jobs
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.store import LABELS, Store, connect, embedded, open_store
 from tests.browsing import Browser, browsing
 from tests.sampling import ALL, slow_tests

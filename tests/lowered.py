@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.api.model_names import card_source
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import IndexedGraph, Program, lower
 from stagedb.lowering.copied_rows import CopiedRows, copy_rows
 from stagedb.models import Card, load_card

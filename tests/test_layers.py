@@ -17,7 +17,7 @@ CORE = (
     *(
         "schedules",
         "plans",
-        "build",
+        "graphs",
         "workload",
         "lowering",
         "memory",

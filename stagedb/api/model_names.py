@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.api.plan_texts import describe
 from stagedb.api.results import GraphInfo
-from stagedb.build.graph_identity import graph_key, graph_sizes
 from stagedb.errors import UsageError
+from stagedb.graphs.graph_identity import graph_key, graph_sizes
 from stagedb.inputs import is_there, shown
 from stagedb.lazy_names import deferred
 from stagedb.mentions import Word, call
@@ -45,7 +45,7 @@ def find_card(word: str) -> Card | None:
 def _accepted(card: Card) -> Card:
     """The card, whose own blocks have passed their trial."""
     if card.blocks:
-        from stagedb.build.block_trial import check_blocks
+        from stagedb.graphs.block_trial import check_blocks
 
         check_blocks(card)
     return card
@@ -123,7 +123,7 @@ class Source:
         """The graph. It is built now if it is not in the store."""
         if isinstance(self.origin, GraphInfo):
             return self.origin
-        from stagedb.build.model_graph import build_graph
+        from stagedb.graphs.model_graph import build_graph
         from stagedb.store import Input, write_graph
 
         graph = build_graph(self.origin, self.options)

@@ -50,7 +50,7 @@ def graph_of(source: model_names.Source, options: GraphOptions, store: Store | N
     A graph without a card is read from the store. Raises UsageError for options that it does not have.
     """
     if source.card is not None:
-        from stagedb.build.model_graph import build_graph
+        from stagedb.graphs.model_graph import build_graph
 
         return build_graph(source.card, options)
     if store is None or options != source.options:

@@ -16,11 +16,11 @@ from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import ComparedPlan, Rows, Searched
-from stagedb.build.graph_identity import graph_key, model_sizes
-from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
 from stagedb.frameworks.profiles import find_profile
+from stagedb.graphs.graph_identity import graph_key, model_sizes
+from stagedb.graphs.model_graph import build_graph, weight_axes
 from stagedb.inputs import shown
 from stagedb.lowering.preparing import instance_id
 from stagedb.mentions import OPTIONS, Word

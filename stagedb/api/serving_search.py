@@ -13,8 +13,8 @@ from stagedb.advice.commands import needed_words, profile_command
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import Rows
-from stagedb.build.graph_identity import graph_sizes
 from stagedb.errors import UsageError
+from stagedb.graphs.graph_identity import graph_sizes
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stagedb.build.graph_rows import graph_rows
+from stagedb.graphs.graph_rows import graph_rows
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.class_digests import RankClass
 from stagedb.lowering.copies import Row, bucket_rows, count_ops, place_rows, with_copies

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.build.owned_layers import EXPERTS, owned_symbol
+from stagedb.graphs.owned_layers import EXPERTS, owned_symbol
 from stagedb.lowering.class_digests import Member
 from stagedb.plans import Mesh, Plan, groups
 from stagedb.plans.mesh import OWNED_AXES

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.facts import OpFacts
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.class_digests import RankClass, operators_digest

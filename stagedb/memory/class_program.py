@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from stagedb.build.costs import BLOCKED
-from stagedb.build.muon import STATE
 from stagedb.collectives import gathers, resizes
 from stagedb.expressions import evaluate, symbol
+from stagedb.graphs.costs import BLOCKED
+from stagedb.graphs.muon import STATE
 from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from stagedb.build.costs import LEAST
 from stagedb.frameworks import bucket_policy
+from stagedb.graphs.costs import LEAST
 from stagedb.ir.symbolic_graph import OpType
 from stagedb.memory.chunk_tensors import Chunk
 from stagedb.memory.class_program import Key

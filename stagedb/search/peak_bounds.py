@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagedb.build.zero_buckets import stays_open
+from stagedb.graphs.zero_buckets import stays_open
 from stagedb.plans import Plan
 from stagedb.schedules import splits
 from stagedb.search.miniatures import MicroBatchFigures, StateFigures

@@ -11,11 +11,11 @@ from functools import lru_cache, partial
 from typing import Any
 
 from stagedb.advice.ray_workers import RayWorkers, ray_workers
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.copied_processes import Answer, Copies, copies
 from stagedb.cores import usable_cores
 from stagedb.frameworks.profiles import find_profile
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph, weight_axes
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.search.bounds import Bounds

@@ -14,9 +14,9 @@ from math import ceil
 from typing import Any
 
 from stagedb.advice.trials import Trials
-from stagedb.build.model_graph import build_graph
 from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.search.serving_engines import (

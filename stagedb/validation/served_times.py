@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from stagedb.advice import Trials
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph
 from stagedb.inputs import read_text, shown
 from stagedb.inputs.tabular_files import csv_table
 from stagedb.memory import Category, memory_of

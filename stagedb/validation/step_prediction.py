@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stagedb.build.graph_identity import model_sizes
 from stagedb.errors import StagedbError, UsageError
 from stagedb.frameworks.profiles import FrameworkProfile
+from stagedb.graphs.graph_identity import model_sizes
 from stagedb.lowering.program import Program, program_of
 from stagedb.memory import memory_of, peak_of
 from stagedb.outputs import GB

@@ -17,8 +17,8 @@ import pytest
 
 from stagedb.advice import Advice, Outcome, Trials, advise, what_ifs
 from stagedb.api import Stagedb
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError, UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.memory import memory_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
@@ -242,7 +242,7 @@ LONG = """
 import signal
 
 from stagedb.advice import Trials, advise
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import load_system

@@ -8,8 +8,8 @@ import pytest
 from stagedb.advice.advising import LEAST_SAVING, Advice, advise
 from stagedb.advice.neighbours import changed_words, neighbours
 from stagedb.advice.trials import Trials
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import Plan
 from stagedb.search.bounds import Bounds
 from tests.search.test_searching import H100, small

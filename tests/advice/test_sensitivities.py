@@ -11,7 +11,7 @@ import pytest
 from stagedb.advice import Trials
 from stagedb.advice.moved_times import durations_on
 from stagedb.advice.sensitivities import Sensitivity, sensitivity
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import System, load_system

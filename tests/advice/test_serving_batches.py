@@ -9,8 +9,8 @@ import pytest
 from stagedb.advice import Trials
 from stagedb.advice.serving_batches import batch_points
 from stagedb.api.model_names import card
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions, Plan
 from stagedb.systems import load_system
 

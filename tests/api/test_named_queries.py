@@ -7,8 +7,8 @@ import pytest
 
 from stagedb.api import Profile, Stagedb
 from stagedb.api.querying import find, queries
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, names
 from stagedb.store.contents.instance_reading import read_workload

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, properties
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import Card, SequenceLength, load_card
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, write_graph

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.build.model_graph import build_graph
 from stagedb.collectives import REDUCE_SCATTER
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS, POLICIES, Bucketing, Framework, find_framework
 from stagedb.frameworks.bucket_policies import DDP, EACH, ONE, UNIT
 from stagedb.frameworks.megatron import MEGATRON
 from stagedb.frameworks.torch import TORCH
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.plans import Dtypes, Plan
 from stagedb.plans.graph_options import CP_KINDS, GraphOptions

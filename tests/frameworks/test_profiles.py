@@ -2,9 +2,9 @@
 
 import pytest
 
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions, plan_for
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph

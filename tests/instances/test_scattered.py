@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from stagedb.api import Stagedb, describe
-from stagedb.build.graph_identity import graph_key
 from stagedb.errors import UsageError
+from stagedb.graphs.graph_identity import graph_key
 from stagedb.memory import Category
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import OpType, SymGraph, SymOp
 from stagedb.plans import GraphOptions
 from tests.ir.environments import BATCH, SEQ, environment

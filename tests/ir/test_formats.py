@@ -2,8 +2,8 @@
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import Compute, SymGraph, SymOp
 from stagedb.plans import GraphOptions, Plan
 from tests.ir.environments import BATCH, SEQ, environment

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.memory.class_memory import ClassMemory, class_memory

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.operators import Multiple, dump
 from stagedb.lowering import Program
 from stagedb.memory import Category, ClassMemory, memory_of

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import Program
 from stagedb.memory import Category, memory_of
 from stagedb.models import Card

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import Program
 from stagedb.memory import memory_of
 from stagedb.memory.lifetimes import Category

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans import GraphOptions
 from tests.semantics.running import check_slopes, example, pipeline

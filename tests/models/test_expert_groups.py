@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.operators import GroupedTopK, RankPlace, TopK
 from stagedb.models import Card, from_hugging_face
 from stagedb.models.card_library import load_card

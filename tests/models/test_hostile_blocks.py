@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.block_trial import check_blocks
 from stagedb.errors import UsageError
+from stagedb.graphs.block_trial import check_blocks
 from stagedb.models import load_card
 from tests.models.own_blocks import NAMES, content, with_block
 from tests.models.test_own_blocks import written

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import from_hugging_face, load_card
 from stagedb.plans import GraphOptions
 

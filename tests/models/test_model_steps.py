@@ -16,8 +16,8 @@ import pytest
 
 from scripts.recording.drawn_values import drawn, drawn_tokens, probe
 from stagedb.api import Stagedb
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.ir.operators import Array
 from stagedb.models import from_hugging_face

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.facts import Casts, InExperts
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.models.card_library import load_card

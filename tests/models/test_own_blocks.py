@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from stagedb.build.graph_identity import graph_key
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.graph_identity import graph_key
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.activations import GATES as KNOWN_GATES

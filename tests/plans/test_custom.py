@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.plan import plan_for

@@ -6,10 +6,10 @@ from functools import cache, partial
 
 import pytest
 
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.memory import memory_of, peak_of

@@ -15,11 +15,11 @@ import pytest
 
 from stagedb.advice import Trials
 from stagedb.advice.trials import Outcome
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.memory import memory_of, peak_of

@@ -13,9 +13,9 @@ import pytest
 from stagedb.advice import Trials
 from stagedb.api.model_names import card
 from stagedb.api.serving_search import SearchedServing, search_serving
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan
 from stagedb.search.serving import EnginePoint, Role, ServingPlan, engines_on, latencies, most_at_once

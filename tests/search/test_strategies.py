@@ -10,10 +10,10 @@ import pytest
 from stagedb.advice import Trials
 from stagedb.api import Stagedb
 from stagedb.api import search as search_words
-from stagedb.build.graph_identity import model_sizes
-from stagedb.build.model_graph import build_graph, weight_axes
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
+from stagedb.graphs.graph_identity import model_sizes
+from stagedb.graphs.model_graph import build_graph, weight_axes
 from stagedb.lowering.program import program_of
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.interpreter import gradient_names, run_block
 from stagedb.ir.operators import Array
 from stagedb.plans import GraphOptions

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.ir.interpreter import gradient_names, run_block
 from stagedb.plans import GraphOptions

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions
 from stagedb.plans.plan import plan_for
 from tests.semantics.running import example, pipeline

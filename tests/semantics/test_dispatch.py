@@ -5,7 +5,7 @@ import functools
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions
 from tests.semantics.running import Example, example
 from tests.semantics.step import Run

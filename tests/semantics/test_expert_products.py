@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions, Plan, plan_for
 from stagedb.schedules import SCHEDULES
 from tests.ir.environments import environment

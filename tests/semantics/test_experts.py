@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.plans import GraphOptions, Plan
 from tests.ir.environments import environment

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions
 from tests.ir.tiny import card
 from tests.semantics.running import example

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.plans import GraphOptions
 from tests.ir.environments import environment

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from tests.ir.tiny import card

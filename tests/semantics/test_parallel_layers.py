@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.interpreter import run_block
 from stagedb.models import Card
 from stagedb.plans import GraphOptions

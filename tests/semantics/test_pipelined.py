@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph, SymOp, When
 from stagedb.plans import GraphOptions
 from stagedb.schedules import SCHEDULES, placement_of

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.interpreter import run_block
 from stagedb.ir.operators import RankPlace, delta_rule, kimi_delta, lightning, selective_scan
 from stagedb.ir.symbolic_graph import Collective

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import OpType, SymGraph
 from stagedb.ir.operators import Array, CacheAppend, RankPlace, Route
 from stagedb.ir.operators.state_space import KeepsState

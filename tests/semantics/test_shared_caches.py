@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.operators import Route
 from stagedb.plans import GraphOptions
 from tests.ir.tiny import card

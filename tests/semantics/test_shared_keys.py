@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stagedb.api.forward_flops import forward_flops
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.interpreter import run_block
 from stagedb.ir.operators import Array, RankPlace, compressed
 from stagedb.ir.symbolic_graph import Collective

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.ir.operators import Array, DraftedTokens, RankPlace, Route
 from stagedb.models import Card

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.operators import Array, IndexLossGradient, RankPlace
 from stagedb.ir.symbolic_graph import MessageEnd
 from stagedb.plans import GraphOptions

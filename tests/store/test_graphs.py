@@ -1,6 +1,6 @@
 """Symbolic graphs in the store: written once, read back equal."""
 
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, read_graph, write_graph

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, building, connect, delete, embedded, leases, read_graph, sweep, unfinished, write_graph

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.graph_identity import model_sizes
 from stagedb.frameworks import find_framework
+from stagedb.graphs.graph_identity import model_sizes
 from stagedb.models import card_names, load_card
 from stagedb.places import statements_directory
 from stagedb.plans import WORDS, Plan

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import StagedbError, UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.facts import Casts, InExperts, OpFacts
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.plans import Plan

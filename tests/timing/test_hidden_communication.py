@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import program_of
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stagedb.api.querying import find
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
 from stagedb.store.contents.instance_reading import read_workload

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.frameworks.profiles import find_profile
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.plans import Plan

@@ -9,7 +9,7 @@ import pytest
 
 from stagedb.api.client import Stagedb
 from stagedb.api.querying import find
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, write_graph
 from tests.ir.tiny import card

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stagedb import validation
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
+from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import program_of
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower

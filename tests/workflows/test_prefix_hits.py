@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.memory.request_blocks import RequestFit
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions, Plan

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.operators import Array, RankPlace, Route
 from stagedb.memory import Category, memory_of
 from stagedb.models import load_card

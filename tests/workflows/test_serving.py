@@ -8,10 +8,10 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.api.forward_flops import forward_flops
-from stagedb.build.model_graph import build_graph
-from stagedb.build.one_rank import on_one_rank
 from stagedb.errors import UsageError
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
+from stagedb.graphs.one_rank import on_one_rank
 from stagedb.ir import SymGraph
 from stagedb.ir.symbolic_graph import Compute
 from stagedb.memory import Category, memory_of

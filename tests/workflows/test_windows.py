@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stagedb.api import Stagedb, unpack
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.plans.request_batches import batch_of

@@ -6,7 +6,7 @@ The kernels of these exchanges read tokens where they are, write them to their t
 that neither copies nor sums have kernels of their own (`inside`).
 
 In numpy each target has room for every token of a sender; the room of a token without an expert there is empty. What is
-counted and sent is the filled part (`stagedb.build.costs`).
+counted and sent is the filled part (`stagedb.graphs.costs`).
 """
 
 from collections.abc import Iterator

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.build.graph_rows import graph_digest, graph_of, graph_rows
 from stagedb.errors import StagedbError
+from stagedb.graphs.graph_rows import graph_digest, graph_of, graph_rows
 from stagedb.inputs import shown
 from stagedb.inputs.stored_values import json_mapping
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from functools import partial
 
-from stagedb.build.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.errors import UsageError
+from stagedb.graphs.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.mentions import call
 from stagedb.store.connection import Store

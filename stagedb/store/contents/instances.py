@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from stagedb.build.graph_rows import blocks_of
 from stagedb.errors import StagedbError
+from stagedb.graphs.graph_rows import blocks_of
 from stagedb.inputs import check_unicode
 from stagedb.inputs.stored_values import json_mapping
 from stagedb.lowering.class_digests import RankClass

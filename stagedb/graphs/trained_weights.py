@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from stagedb.build.block import LaidOut
-from stagedb.build.optimizer_step import Tie
-from stagedb.build.recompute_modules import in_layer, meant
 from stagedb.errors import UsageError
+from stagedb.graphs.block import LaidOut
+from stagedb.graphs.optimizer_step import Tie
+from stagedb.graphs.recompute_modules import in_layer, meant
 from stagedb.inputs import shown
 from stagedb.ir.operators import Einsum
 from stagedb.ir.tensors import Tracer

@@ -8,8 +8,8 @@ import rustworkx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.build.model_graph import build_graph
 from stagedb.expressions import evaluate
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.plans import GraphOptions
 from tests.ir.environments import environment

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from stagedb.build.block import LaidOut, summed
-from stagedb.build.optimizer_step import Tie
-from stagedb.build.sharing import BucketRule
 from stagedb.errors import UsageError
+from stagedb.graphs.block import LaidOut, summed
+from stagedb.graphs.optimizer_step import Tie
+from stagedb.graphs.sharing import BucketRule
 from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.mentions import Word

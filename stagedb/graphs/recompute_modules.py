@@ -13,8 +13,8 @@ like any other.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stagedb.build.recomputation import RecomputedPart
 from stagedb.errors import UsageError
+from stagedb.graphs.recomputation import RecomputedPart
 from stagedb.inputs import did_you_mean
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation

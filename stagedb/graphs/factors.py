@@ -4,9 +4,9 @@
 those that a framework has as one dimension are several of them.
 """
 
-from stagedb.build.block import LaidOut
-from stagedb.build.sharing import of_experts
 from stagedb.errors import UsageError
+from stagedb.graphs.block import LaidOut
+from stagedb.graphs.sharing import of_experts
 from stagedb.ir.operators import Adafactor
 from stagedb.ir.tensors import Tensor
 from stagedb.mentions import Word

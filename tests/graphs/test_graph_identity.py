@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from stagedb.build import graph_identity
-from stagedb.build.model_graph import build_graph
+from stagedb.graphs import graph_identity
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.lowering.preparing import instance_id
 from stagedb.models import load_card
@@ -22,7 +22,7 @@ def test_other_cards_options_and_rules_make_other_graphs(monkeypatch: pytest.Mon
     keys = [graph_identity.graph_key(CARD, OPTIONS)]
     keys.append(graph_identity.graph_key(dataclasses.replace(CARD, layers=CARD.layers + 1), OPTIONS))
     keys.append(graph_identity.graph_key(CARD, GraphOptions(recipe="torch")))
-    monkeypatch.setattr("stagedb.build.graph_identity.FORMAT", FORMAT + 1)
+    monkeypatch.setattr("stagedb.graphs.graph_identity.FORMAT", FORMAT + 1)
     keys.append(graph_identity.graph_key(CARD, OPTIONS))
     assert len(set(keys)) == len(keys)
 

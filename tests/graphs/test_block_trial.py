@@ -11,10 +11,10 @@ import pytest
 
 from scripts.recording.drawn_values import drawn, probe
 from stagedb.api import model_names
-from stagedb.build import block_trial
-from stagedb.build.block_trial import BlockTrial, check_blocks
-from stagedb.build.simulated_ranks import MESH, SimulatedRanks
 from stagedb.errors import UsageError
+from stagedb.graphs import block_trial
+from stagedb.graphs.block_trial import BlockTrial, check_blocks
+from stagedb.graphs.simulated_ranks import MESH, SimulatedRanks
 from stagedb.ir import collective_matcher
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import Array

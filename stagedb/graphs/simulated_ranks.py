@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stagedb.build.block import LaidOut
+from stagedb.graphs.block import LaidOut
 from stagedb.ir.layouts import Layout, Partial, Partitioned
 from stagedb.ir.operators import SLICE, Array, RankPlace, Redistribution
 from stagedb.ir.tensors import Operation, Tensor

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from stagedb.build.block import LaidOut, cut
-from stagedb.build.costs import Sizes
-from stagedb.build.factors import check_whole, factored
-from stagedb.build.muon import Muon, matrices, muon_step
-from stagedb.build.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
 from stagedb.collectives import ALL_REDUCE
 from stagedb.expressions import Expression, number, smallest, symbol, total
+from stagedb.graphs.block import LaidOut, cut
+from stagedb.graphs.costs import Sizes
+from stagedb.graphs.factors import check_whole, factored
+from stagedb.graphs.muon import Muon, matrices, muon_step
+from stagedb.graphs.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     SGD,

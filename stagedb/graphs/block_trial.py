@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from stagedb.build.block import BlockPlan, LaidOut, lay_out
-from stagedb.build.simulated_ranks import MESH, FailedOperation, SimulatedRanks, same
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
+from stagedb.graphs.block import BlockPlan, LaidOut, lay_out
+from stagedb.graphs.simulated_ranks import MESH, FailedOperation, SimulatedRanks, same
 from stagedb.ir.collective_matcher import Matching
 from stagedb.ir.operators import Array
 from stagedb.mentions import Word

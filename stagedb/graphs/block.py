@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from stagedb.build.offloaded_inputs import offload_input
-from stagedb.build.recomputation import RecomputedPart, cached, recompute
-from stagedb.build.ring_turns import spell_out, with_both_ends
 from stagedb.errors import UsageError
+from stagedb.graphs.offloaded_inputs import offload_input
+from stagedb.graphs.recomputation import RecomputedPart, cached, recompute
+from stagedb.graphs.ring_turns import spell_out, with_both_ends
 from stagedb.ir.autodiff import differentiate, handed_over
 from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution, wanted
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial

@@ -6,21 +6,21 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 
-from stagedb.build.assembly import assemble
-from stagedb.build.block import BlockPlan, LaidOut, lay_out
-from stagedb.build.block_trial import check_blocks
-from stagedb.build.costs import Sizes, request_axes
-from stagedb.build.graph_identity import drafting, graph_key, graph_sizes
-from stagedb.build.optimizer_step import Tie, UpdateRule
-from stagedb.build.recomputation import RecomputedPart
-from stagedb.build.recompute_modules import check_modules, has_core, in_layer, meant, module_parts
-from stagedb.build.sharing import of_experts
-from stagedb.build.strategy_support import axes_by_region, check_named, check_synced, tied_alike
-from stagedb.build.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
-from stagedb.build.zero_buckets import reduction_rules
 from stagedb.errors import UsageError
 from stagedb.expressions import Expression, ceiling, largest, parse, symbol
 from stagedb.frameworks import Framework
+from stagedb.graphs.assembly import assemble
+from stagedb.graphs.block import BlockPlan, LaidOut, lay_out
+from stagedb.graphs.block_trial import check_blocks
+from stagedb.graphs.costs import Sizes, request_axes
+from stagedb.graphs.graph_identity import drafting, graph_key, graph_sizes
+from stagedb.graphs.optimizer_step import Tie, UpdateRule
+from stagedb.graphs.recomputation import RecomputedPart
+from stagedb.graphs.recompute_modules import check_modules, has_core, in_layer, meant, module_parts
+from stagedb.graphs.sharing import of_experts
+from stagedb.graphs.strategy_support import axes_by_region, check_named, check_synced, tied_alike
+from stagedb.graphs.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
+from stagedb.graphs.zero_buckets import reduction_rules
 from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.facts import KEY_PARTS, LOSS_TOKENS

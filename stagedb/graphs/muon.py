@@ -7,10 +7,10 @@ some frameworks learned positions; AdamW updates all other weights.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stagedb.build.block import LaidOut
-from stagedb.build.sharing import of_experts
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
+from stagedb.graphs.block import LaidOut
+from stagedb.graphs.sharing import of_experts
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import (
     SLICE,

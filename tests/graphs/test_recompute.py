@@ -2,8 +2,8 @@
 
 import pytest
 
-from stagedb.build.model_graph import build_graph
 from stagedb.errors import UsageError
+from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.plans import GraphOptions
 from tests.ir.tiny import card
