@@ -243,7 +243,7 @@ def _own_block(rng: random.Random, seeds: Seeds) -> Attempt:
 
 
 def _default_names(name: str) -> set[str]:
-    from stagedb.outputs import file_name
+    from stagedb.files import file_name
 
     return {f"{file_name(name)}-1{ending}" for ending in ("", ".packed", ".html", ".pftrace")}
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 CORE = (
-    *("outputs", "inputs", "expressions", "collectives", "systems", "workflows", "ir", "models", "frameworks"),
+    *("files", "expressions", "collectives", "systems", "workflows", "ir", "models", "frameworks"),
     *(
         "schedules",
         "plans",

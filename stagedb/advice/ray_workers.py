@@ -26,9 +26,8 @@ from urllib.parse import urlsplit
 import stagedb
 from stagedb.copied_processes import Answer
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import printable, shown
 from stagedb.mentions import Word
-from stagedb.outputs import printable
 
 PATIENCE: Final = 300.0
 """Seconds without any worker that runs, after which the cluster counts as lost: one that grows by itself starts a

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import nearest, question, shown
+from stagedb.files import nearest, question, shown
 from stagedb.mentions import Word
 from stagedb.plans import typed_words
 from stagedb.plans.aspects import PLAN_WORDS

@@ -10,7 +10,7 @@ from stagedb.agents.bounded_answers import AnswerLimits, PagedTable, ToolAnswer,
 from stagedb.api import ProfileInfo, Rows, RunInfo, Stagedb
 from stagedb.collectives import ALL_REDUCE
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import call
 from stagedb.runs.untimed_run import COUNTING, without_times
 

@@ -12,7 +12,7 @@ from stagedb.agents.text_inputs import plan_words
 from stagedb.api import QueryInfo, Rows, Stagedb, querying
 from stagedb.api.results import Thing
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import call
 from stagedb.store import LABELS
 from stagedb.store.schema import RELATIONSHIPS

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, shown
+from stagedb.files import did_you_mean, shown
 from stagedb.mentions import call
 from stagedb.models import card_names
 from stagedb.plans.aspects import PLAN_WORDS

@@ -16,8 +16,7 @@ from stagedb.agents.computing_tools import COMPUTING_TOOLS
 from stagedb.agents.run_tools import RUN_TOOLS
 from stagedb.agents.store_tools import STORE_TOOLS
 from stagedb.errors import StagedbError
-from stagedb.inputs import shown
-from stagedb.outputs import printable
+from stagedb.files import printable, shown
 from stagedb.serve.hidden_failures import hidden, traceback_of
 from stagedb.serve.shared_store import SharedStore
 from stagedb.store.failures import ConnectionLost

@@ -12,9 +12,9 @@ from stagedb.api import catalog, provenance
 from stagedb.api.programs import graph_of
 from stagedb.api.results import Advised, Rows
 from stagedb.api.wanted_instances import Wanted
+from stagedb.files import GB
 from stagedb.frameworks.profiles import find_profile
 from stagedb.mentions import OPTIONS, Word
-from stagedb.outputs import GB
 from stagedb.plans import Plan
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.search.bounds import Bounds

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo
-from stagedb.inputs import nearest, question, shown
-from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.files import nearest, question, shown
+from stagedb.files.stored_values import DamagedError, json_mapping
 from stagedb.store import Store, Unfinished, current_user, reading, user_of, warn_of
 from stagedb.store.naming import spaces
 

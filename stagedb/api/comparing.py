@@ -14,7 +14,7 @@ from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
 from stagedb.api.run_systems import other_system
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.matching.memory_match import MemoryAt, compared_memory
 from stagedb.matching.run_match import RunMatch
 from stagedb.mentions import Word, call

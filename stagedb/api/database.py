@@ -9,7 +9,7 @@ from typing import Any
 from stagedb.api import catalog, lookup, team
 from stagedb.api.results import GraphInfo, SearchInfo, Thing
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import OPTIONS, Word, shown_in
 from stagedb.store import Store, connect, embedded, migrations, open_store, store_targets, unfinished
 from stagedb.store.failures import ConnectionLost, UnreachableError

@@ -7,8 +7,8 @@ from pathlib import Path
 from stagedb.api import catalog, lookup
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo
 from stagedb.errors import UsageError
+from stagedb.files import path_text, whole_file
 from stagedb.mentions import Word, call
-from stagedb.outputs import path_text, whole_file
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
 from stagedb.store.contents.content_proofs import ContentProof
 from stagedb.store.dumped_marks import marks_of

@@ -8,8 +8,8 @@ from typing import Any
 from stagedb.api import catalog, listing, plan_texts
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import json_mapping
+from stagedb.files import shown
+from stagedb.files.stored_values import json_mapping
 from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.store import Store, user_of

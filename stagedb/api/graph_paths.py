@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.store import LABELS, RELATIONSHIPS, Store
 from stagedb.store.answer_parts import FoundGraph
 

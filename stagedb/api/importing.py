@@ -7,8 +7,7 @@ from pathlib import Path
 from stagedb.api import lookup
 from stagedb.api.results import RunInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import is_directory, is_there
-from stagedb.outputs import path_text
+from stagedb.files import is_directory, is_there, path_text
 from stagedb.places import embedded_home
 from stagedb.runs.kept_ranks import KeptRanks
 from stagedb.runs.run_files import RunFiles

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from stagedb.api import catalog
 from stagedb.errors import StagedbError
+from stagedb.files import printable
 from stagedb.models import Card
-from stagedb.outputs import printable
 from stagedb.store import Store, current_user
 from stagedb.store.failures import ReadOnlyError
 from stagedb.store.makers import dead_owner, new_claim

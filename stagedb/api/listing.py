@@ -7,7 +7,7 @@ from typing import Any
 from stagedb.api import catalog, lookup, plan_texts
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows, RunInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.store import Store, current_user, unfinished
 

@@ -11,8 +11,8 @@ from stagedb.api import catalog
 from stagedb.api.catalog import SHORT_ID, UserMarks, near
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo, Thing
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError
 from stagedb.mentions import Word, call
 from stagedb.store import RemovedError, Store, Unfinished, current_user
 from stagedb.store.naming import spaces

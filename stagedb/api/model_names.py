@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from stagedb.api.plan_texts import describe
 from stagedb.api.results import GraphInfo
 from stagedb.errors import UsageError
+from stagedb.files import is_there, shown
 from stagedb.graphs.graph_identity import graph_key, graph_sizes
-from stagedb.inputs import is_there, shown
 from stagedb.lazy_names import deferred
 from stagedb.mentions import Word, call
 from stagedb.models import Card, SequenceLength, card_names, load_card

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.store import LABELS, Label, Store, names
 from stagedb.store.answer_parts import FoundGraph
 

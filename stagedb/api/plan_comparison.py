@@ -10,7 +10,7 @@ from stagedb.api.comparing import PlanSide
 from stagedb.api.provenance import Provenance, of_stored
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import call
 from stagedb.reports.memory_sections import CATEGORIES
 from stagedb.reports.step_comparison import (

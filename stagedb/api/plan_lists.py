@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 from stagedb.api import catalog, finding, listing, plan_texts
 from stagedb.api.results import ProfileInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError, json_mapping
 from stagedb.mentions import Word
 from stagedb.plans import typed_words
 from stagedb.store import Store, user_of, warn_of

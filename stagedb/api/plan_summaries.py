@@ -9,9 +9,8 @@ from typing import Any
 from stagedb.api import lookup, plan_lists, views
 from stagedb.api.results import InstanceInfo, ProfileInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import file_name, shown, write_whole
 from stagedb.mentions import Word, call
-from stagedb.outputs import file_name, write_whole
 from stagedb.plans import Plan
 from stagedb.plans.request_batches import in_flight
 from stagedb.reports.plan_summary import SHOWN, PlanPrices, PlanSummary, RivalPlan, SourceSearch

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import parse_json, shown
+from stagedb.files import parse_json, shown
 from stagedb.store import Field
 
 _WORDS: Mapping[str, bool] = {"true": True, "false": False}

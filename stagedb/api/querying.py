@@ -8,7 +8,7 @@ from stagedb.api import catalog, lookup
 from stagedb.api.answer_hints import hints_about_run, hints_of
 from stagedb.api.results import QueryInfo, Rows, RunInfo, SearchInfo, kind_of
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, shown
+from stagedb.files import did_you_mean, shown
 from stagedb.mentions import Word, call
 from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name

@@ -8,7 +8,7 @@ from stagedb.api import catalog, lookup
 from stagedb.api.catalog import SHORT_ID
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, RunInfo, SearchInfo, Thing, label_of
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.store import Kind, NeededError, Store, Unfinished, current_user, delete, sweep, unfinished, user_of
 from stagedb.store.naming import Name, remove_name, spaces

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from stagedb.files.texts import spans_of
 from stagedb.lazy_names import deferred
-from stagedb.outputs.number_texts import spans_of
 from stagedb.plans.short_plans import short_plan
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from stagedb.api.system_choice import resolve_system
 from stagedb.api.trace_sets import WriteProgress, figures_of
 from stagedb.api.views import place_of
 from stagedb.errors import UsageError
+from stagedb.files import file_name, write_whole
 from stagedb.mentions import Word
-from stagedb.outputs import file_name, write_whole
 from stagedb.reports.report_page import PageParts
 from stagedb.reports.run_report import render_run, run_parts
 from stagedb.reports.run_trace import trace_run

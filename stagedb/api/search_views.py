@@ -9,11 +9,11 @@ from stagedb.api import catalog, lookup, searching
 from stagedb.api.provenance import Provenance
 from stagedb.api.results import Searched, ViewedSearch
 from stagedb.api.views import place_of
+from stagedb.files import file_name, write_whole
+from stagedb.files.stored_values import DamagedError
 from stagedb.frameworks.profiles import find_profile
-from stagedb.inputs.stored_values import DamagedError
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import card_names, load_card
-from stagedb.outputs import file_name, write_whole
 from stagedb.reports.search_page import render_search
 from stagedb.reports.search_view import MadePlan, SearchView
 from stagedb.search import Objective, SearchRequest

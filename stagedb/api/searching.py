@@ -17,15 +17,15 @@ from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import ComparedPlan, Rows, Searched
 from stagedb.errors import UsageError
+from stagedb.files import shown
+from stagedb.files.texts import nth
 from stagedb.frameworks import find_framework
 from stagedb.frameworks.profiles import find_profile
 from stagedb.graphs.graph_identity import graph_key, model_sizes
 from stagedb.graphs.model_graph import build_graph, weight_axes
-from stagedb.inputs import shown
 from stagedb.lowering.preparing import instance_id
 from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card
-from stagedb.outputs.number_texts import nth
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.written_words import typed_words

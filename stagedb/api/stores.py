@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import path_text, shown
 from stagedb.mentions import OPTIONS, Word, shown_in
-from stagedb.outputs import path_text
 from stagedb.store import naming, password_sources, settings_files, store_settings, store_targets
 from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource
 from stagedb.store.store_addresses import check_encrypted, split_uri

@@ -26,10 +26,10 @@ from stagedb.api.programs import graph_of
 from stagedb.api.results import Gains, Rows, Swept
 from stagedb.api.wanted_instances import find_wanted
 from stagedb.errors import UsageError
+from stagedb.files import GB
 from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.mentions import OPTIONS, Word, call
 from stagedb.models import Card
-from stagedb.outputs import GB
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store
 from stagedb.systems import System

@@ -9,9 +9,8 @@ from stagedb.api import lookup
 from stagedb.api.python_words import for_python
 from stagedb.api.results import InstanceInfo
 from stagedb.errors import UsageError
-from stagedb.inputs import is_directory
+from stagedb.files import is_directory, make_directory, path_text
 from stagedb.mentions import Word
-from stagedb.outputs import make_directory, path_text
 from stagedb.store import Store
 from stagedb.systems.measured_durations import Durations, read_durations
 from stagedb.systems.system import Accelerator, Dimension, System, plain

@@ -7,7 +7,7 @@ from typing import Any
 from stagedb.api import catalog, lookup
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo, Rows, RunInfo, SearchInfo, Thing, label_of
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word, call
 from stagedb.store import Store
 from stagedb.store.leases import Kind

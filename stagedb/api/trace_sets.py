@@ -12,9 +12,9 @@ from stagedb.api.results import Exported, InstanceInfo, ProfileInfo, Unpacked
 from stagedb.api.system_choice import resolve_system
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import UsageError
+from stagedb.files import file_name
 from stagedb.mentions import Word
 from stagedb.models import Card
-from stagedb.outputs import file_name
 from stagedb.plans import Mesh, Plan
 from stagedb.store import Store
 from stagedb.store.contents.exports import export as export_traces

@@ -12,10 +12,9 @@ from stagedb.api.provenance import of_step
 from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed, kind_of
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import file_name, shown, write_whole
 from stagedb.mentions import Word, call
 from stagedb.models import Card
-from stagedb.outputs import file_name, write_whole
 from stagedb.plans import Plan
 from stagedb.reports import PageParts, StepView, check, draw, render, render_pair, step_parts, sums_of, trace, verdict
 from stagedb.reports.memory_sections import MomentLink

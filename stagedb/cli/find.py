@@ -9,7 +9,7 @@ from stagedb.cli import completion
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
-from stagedb.outputs import GB
+from stagedb.files import GB
 
 HEADS = (
     *("instance", "name", "ranks", "tokens/s/acc", "step ms", "MFU %", "GB", "of GB", "fits", "plan", "model"),

@@ -8,7 +8,7 @@ from stagedb.cli.help_groups import WORDS
 from stagedb.cli.plan_options import PlanFlags
 from stagedb.cli.shared_options import option_groups
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 PLAN_PAGE = """
 The words of a plan. They are options of `instantiate`, `export`, `memory`, `profile`, `advise`, `timeline`, `report`

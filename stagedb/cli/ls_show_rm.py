@@ -11,7 +11,7 @@ from stagedb.cli import completion
 from stagedb.cli.name_tag_note import WordArgument
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
-from stagedb.outputs import GB
+from stagedb.files import GB
 
 
 class Kind(StrEnum):
@@ -201,7 +201,7 @@ def _next(found: Any) -> str:
 
 def _readable(name: str, value: Any) -> Any:
     """A property of a profile, a search or a run as people read it: times, bytes and shares with units."""
-    from stagedb.outputs.number_texts import bytes_text
+    from stagedb.files.texts import bytes_text
     from stagedb.reports.terminal_chart import span
 
     if value is None:

@@ -14,8 +14,7 @@ from stagedb.cli.progress import progress
 from stagedb.cli.request_options import RequestOptions, report_requests
 from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import GB, reserve_text
+from stagedb.files import GB, reserve_text, shown
 
 if TYPE_CHECKING:
     from stagedb.api import Memory

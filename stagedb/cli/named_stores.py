@@ -10,7 +10,7 @@ from stagedb.cli import completion
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Printing, option_groups
 from stagedb.errors import UsageError
-from stagedb.outputs import path_text
+from stagedb.files import path_text
 
 Name = Annotated[
     str,

@@ -4,8 +4,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from stagedb.files import path_text
 from stagedb.mentions import OPTIONS, Options, Word, shown_in, value_text
-from stagedb.outputs import path_text
 from stagedb.plans.aspects import PLAN_WORDS
 
 

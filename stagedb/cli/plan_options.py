@@ -12,8 +12,8 @@ import typer
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
 from stagedb.errors import UsageError
+from stagedb.files import nearest, shown
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.inputs import nearest, shown
 from stagedb.mentions import OPTIONS, Options, Word, shown_in
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 

@@ -18,7 +18,7 @@ from stagedb.cli.help_groups import ROWS
 from stagedb.cli.shown_units import shown_column
 from stagedb.cli.table_layout import GAP, TableLayout, fit, in_plain_lines, wrapped
 from stagedb.errors import UsageError
-from stagedb.outputs import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
+from stagedb.files import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
 
 if TYPE_CHECKING:
     from stagedb.api import Provenance

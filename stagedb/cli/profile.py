@@ -14,7 +14,7 @@ from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
 from stagedb.cli.timing_options import TimingOptions
 from stagedb.errors import UsageError
-from stagedb.outputs import GB, reserve_text
+from stagedb.files import GB, reserve_text
 
 if TYPE_CHECKING:
     from stagedb.api import PeakMemory, Profile

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from stagedb.cli.shared_options import Common
-from stagedb.outputs import printable
+from stagedb.files import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -10,7 +10,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
-from stagedb.inputs import read_text, shown
+from stagedb.files import read_text, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

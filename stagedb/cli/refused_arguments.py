@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from stagedb.inputs import did_you_mean, shown
+from stagedb.files import did_you_mean, shown
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """What the reader of the command line raises. typer gives it no public name."""

@@ -9,8 +9,7 @@ import typer
 from stagedb.cli.help_groups import REQUESTS
 from stagedb.cli.shared_options import Printing
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import GB
+from stagedb.files import GB, shown
 
 if TYPE_CHECKING:
     from stagedb.api.request_room import RequestRoom, RequestWords

@@ -17,9 +17,8 @@ from stagedb.cli.serving_options import ServingOptions, check_apart, write_engin
 from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.cli.timing_options import FrameworkName
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import GB, printable
-from stagedb.outputs.number_texts import parts_in, spans_of
+from stagedb.files import GB, printable, shown
+from stagedb.files.texts import parts_in, spans_of
 
 if TYPE_CHECKING:
     from stagedb.api import ComparedPlan, Searched

@@ -12,9 +12,8 @@ from stagedb.cli.help_groups import SERVING
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, print_line
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import GB, printable
-from stagedb.outputs.number_texts import spans_of
+from stagedb.files import GB, printable, shown
+from stagedb.files.texts import spans_of
 
 if TYPE_CHECKING:
     from stagedb.api import SearchedServing

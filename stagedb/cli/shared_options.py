@@ -33,8 +33,8 @@ from typer.models import OptionInfo
 from stagedb.cli import EXIT_INTERRUPTED, completion
 from stagedb.cli.help_groups import EVERY
 from stagedb.errors import StagedbError
+from stagedb.files import printable
 from stagedb.mentions import OPTIONS, Options, shown_in
-from stagedb.outputs import printable
 
 if TYPE_CHECKING:
     from stagedb.api import Stagedb

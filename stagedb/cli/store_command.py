@@ -12,8 +12,7 @@ from stagedb.cli.help_groups import QuickGroup
 from stagedb.cli.printed_rows import Output
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import path_text
+from stagedb.files import path_text, shown
 
 group = typer.Typer(
     cls=QuickGroup, help="The database: which one, status, check, gc, dump and more.", no_args_is_help=True

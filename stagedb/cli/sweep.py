@@ -12,7 +12,7 @@ from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common, Model, Target, option_groups, print_line
 from stagedb.cli.timing_options import SystemOptions
 from stagedb.errors import UsageError
-from stagedb.outputs import GB, check_path, write_whole
+from stagedb.files import GB, check_path, write_whole
 
 if TYPE_CHECKING:
     from stagedb.api import Gains, Stagedb, Swept

@@ -13,10 +13,9 @@ from stagedb.cli.help_groups import OWN
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
+from stagedb.files import make_directory, path_text, shown
 from stagedb.frameworks.profiles import FRAMEWORK_NAMES
-from stagedb.inputs import shown
 from stagedb.mentions import Word
-from stagedb.outputs import make_directory, path_text
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from stagedb.cli.shared_options import print_line
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 EXIT_UNEXPECTED = 70
 EXIT_FAILED = 1

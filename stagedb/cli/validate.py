@@ -14,7 +14,7 @@ from stagedb.cli.shared_options import Common, option_groups
 from stagedb.cli.validate_served import check_served
 from stagedb.cli.validate_steps import Within, check_steps
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 if TYPE_CHECKING:
     from stagedb.traces import Report

@@ -10,7 +10,7 @@ from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.progress import progress
 from stagedb.cli.shared_options import Common
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 if TYPE_CHECKING:
     from stagedb.validation.step_prediction import Prediction

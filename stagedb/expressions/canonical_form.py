@@ -25,7 +25,7 @@ from stagedb.expressions.parsing import (
 )
 from stagedb.expressions.printing import text_of
 from stagedb.expressions.rounding import extreme, round_down, round_up
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 
 @lru_cache(maxsize=16_384)

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from stagedb.expressions.parsing import Call, DimensionError, Node, Power, Product, Sum, read, shorten, symbols
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 Evaluator: TypeAlias = Callable[[Mapping[str, int]], int | Fraction]
 """The value of a part of an expression, from those of its symbols."""

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 MAX_LENGTH = 16_384
 MAX_TOKENS = 6_000

@@ -14,7 +14,7 @@ from stagedb.expressions.parsing import (
     read,
     shorten,
 )
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 if TYPE_CHECKING:
     import sympy

@@ -7,11 +7,11 @@ the fields of a framework and never compares its name.
 from collections.abc import Callable, Mapping, Sequence
 
 from stagedb.errors import UsageError
+from stagedb.files import shown
 from stagedb.frameworks.bucket_policies import POLICIES, Bucketing, BucketPolicy, bucket_policy
 from stagedb.frameworks.framework import DefaultFormats, Framework, FrameworkMemory
 from stagedb.frameworks.megatron import MEGATRON
 from stagedb.frameworks.torch import TORCH
-from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 MIB = 1 << 20
 DDP_FIRST, DDP_LATER = 1 * MIB, 25 * MIB

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.files import shown
 from stagedb.frameworks import settings
 from stagedb.frameworks.settings import SettingNames
-from stagedb.inputs import shown
 from stagedb.mentions import Word
 
 Words = Mapping[str, Any]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stagedb.inputs.stored_values import json_list, json_mapping
+from stagedb.files.stored_values import json_list, json_mapping
 from stagedb.ir.facts import OpFacts, TensorFacts
 from stagedb.ir.operators import Momentum, Orthogonalisation
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES, ToHost

@@ -8,6 +8,7 @@ from itertools import chain
 
 from stagedb.errors import UsageError
 from stagedb.expressions import Expression, ceiling, largest, parse, symbol
+from stagedb.files import shown
 from stagedb.frameworks import Framework
 from stagedb.graphs.assembly import assemble
 from stagedb.graphs.block import BlockPlan, LaidOut, lay_out
@@ -21,7 +22,6 @@ from stagedb.graphs.sharing import of_experts
 from stagedb.graphs.strategy_support import axes_by_region, check_named, check_synced, tied_alike
 from stagedb.graphs.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
 from stagedb.graphs.zero_buckets import reduction_rules
-from stagedb.inputs import shown
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.facts import KEY_PARTS, LOSS_TOKENS
 from stagedb.ir.operators import (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.files import did_you_mean
 from stagedb.graphs.recomputation import RecomputedPart
-from stagedb.inputs import did_you_mean
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation
 from stagedb.mentions import Word

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from stagedb.errors import UsageError
+from stagedb.files import shown
 from stagedb.graphs.block import LaidOut, summed
 from stagedb.graphs.optimizer_step import Tie
 from stagedb.graphs.sharing import BucketRule
-from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import usual_name

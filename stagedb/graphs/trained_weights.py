@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.files import shown
 from stagedb.graphs.block import LaidOut
 from stagedb.graphs.optimizer_step import Tie
 from stagedb.graphs.recompute_modules import in_layer, meant
-from stagedb.inputs import shown
 from stagedb.ir.operators import Einsum
 from stagedb.ir.tensors import Tracer
 from stagedb.mentions import Word

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 MESH_AXES = ("dp", "edp", "ep", "epn", "epr", "cp", "cpr", "cpa", "tp")
 """The axes of layouts, outermost first: a tensor axis partitioned over several is cut in this order.

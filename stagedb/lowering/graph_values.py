@@ -8,8 +8,8 @@ from typing import Any
 from stagedb.collectives import gathers
 from stagedb.errors import StagedbError
 from stagedb.expressions import evaluate, symbols
+from stagedb.files import shown
 from stagedb.frameworks import bucket_policy
-from stagedb.inputs import shown
 from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.lowering.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.lowering.class_digests import Member

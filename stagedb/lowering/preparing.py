@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.lowering.bucket_members import fill
 from stagedb.lowering.class_digests import ChunkWork, Member, RankClass, StageWork, classify
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds import CHANNEL_MIXERS, EXPERTS, MIXERS, PARTS, RESIDUALS, LayerKind, LayerPart, OwnBlock
 from stagedb.models.kinds.attention import seen

@@ -8,12 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, is_directory, is_there, read_document, shown
+from stagedb.files import did_you_mean, is_directory, is_there, path_text, read_document, shown
 from stagedb.mentions import call
 from stagedb.models.card import Card
 from stagedb.models.hugging_face import from_hugging_face
 from stagedb.models.kinds.own import read_blocks
-from stagedb.outputs import path_text
 
 _KEYS = tuple(field.name for field in fields(Card))
 _REQUIRED = tuple(field.name for field in fields(Card) if field.default is MISSING)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.models.card import Card
 from stagedb.models.near_architectures import near_architectures
 from stagedb.models.readers import READERS, Config

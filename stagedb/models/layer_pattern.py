@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, shown
+from stagedb.files import did_you_mean, shown
 from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, LayerKind, OwnBlock, Value
 from stagedb.models.kinds.one_part import MIXER_MAKES_STREAM, MIXER_OF_STREAM
 from stagedb.models.kinds.one_part import NONE as NO_PART

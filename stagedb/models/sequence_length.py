@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 LONGEST_GUESS = 8192
 """Tokens. The last position of a model is often far beyond the sequences that it was trained with, and attention over

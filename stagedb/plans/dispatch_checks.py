@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from math import gcd
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Change, Misfit, Way, nearest
 from stagedb.plans.plan_fields import PlanFields

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
+from stagedb.files import shown
 from stagedb.frameworks import find_framework, recipes_with
-from stagedb.inputs import shown
 from stagedb.ir.packed_weights import PACKED
 from stagedb.mentions import Word
 from stagedb.plans.aspects import FORMAT_WORDS, Formats

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document, shown
+from stagedb.files import read_document, shown
 from stagedb.mentions import Word
 from stagedb.plans.expert_checks import routed, smallest
 from stagedb.plans.plan_fields import PlanFields

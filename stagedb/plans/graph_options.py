@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from stagedb.errors import UsageError
+from stagedb.files import shown
 from stagedb.frameworks import Framework, either, find_framework, recipes_with, titles_with
-from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
 from stagedb.models.adapters import ALIASES
 from stagedb.plans.aspects import GRAPH_WORDS, GraphAspects, chosen_words, plain_words

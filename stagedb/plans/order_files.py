@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.inputs import compose, read_text, shown
+from stagedb.files import compose, read_text, shown
 from stagedb.mentions import Word
 from stagedb.plans.torch_orders import torch_orders
 from stagedb.schedules import order_text, parse_order

@@ -8,7 +8,7 @@ core/transformer/pipeline_parallel_layer_layout.py).
 import re
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 
 _LETTERS = re.compile(r"[EtmL|()*\d,\s]*", re.ASCII)

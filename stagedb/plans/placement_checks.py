@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
 from stagedb.plans.adapter_checks import check_adapters, check_rank

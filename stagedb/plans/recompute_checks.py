@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from stagedb.errors import UsageError
+from stagedb.files.texts import nth
 from stagedb.mentions import Word
-from stagedb.outputs.number_texts import nth
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.plan_fields import PlanFields
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.expressions import evaluate, symbols
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 
 MOST_REQUESTS = 1 << 20

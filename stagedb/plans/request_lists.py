@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document, read_text, shown
-from stagedb.inputs.tabular_files import csv_table
+from stagedb.files import read_document, read_text, shown
+from stagedb.files.tabular_files import csv_table
 from stagedb.mentions import Word
 from stagedb.plans.request_batches import (
     MOST_POSITIONS,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples
 from stagedb.plans.order_files import ENDINGS

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import parse_json, read_document, shown
+from stagedb.files import parse_json, read_document, shown
 from stagedb.mentions import Word
 from stagedb.models.kinds import PARTS
 from stagedb.models.kinds.part import UserRegion

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 
 _TASK = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,9})")

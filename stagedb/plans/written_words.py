@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, shown
+from stagedb.files import did_you_mean, shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER
@@ -63,8 +63,8 @@ def read_plan_file(path: Path, given: Mapping[str, object] | None = None) -> dic
     path: of an engine's arguments with the engine before it, `vllm:args.txt`. given: words that win over those of the
     file; an engine's file needs the workflow among them.
     """
+    from stagedb.files import read_document
     from stagedb.frameworks.engines import engine_file, plan_words, read_settings
-    from stagedb.inputs import read_document
 
     named = engine_file(path)
     if named is not None:

@@ -13,8 +13,7 @@ from html import escape
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import GB, printable
+from stagedb.files import GB, printable, shown
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.reports.page_frame import as_json
 from stagedb.reports.page_parts import LinearScale, Scale, percent

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from stagedb.files import GB
 from stagedb.memory import ClassMemory, Point
-from stagedb.outputs import GB
 from stagedb.reports.figures import Held, held, task_words
 from stagedb.reports.memory_curve import MemoryCurve, levels
 from stagedb.reports.page_parts import Bar, BarPart, bars, legend, level_ticks, percent, time_ticks

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.reports.figures import held
 from stagedb.reports.memory_sections import peaks_section, room_of
 from stagedb.reports.page_frame import page

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import OPTIONS, Word
 from stagedb.reports.perfetto_packets import (
     BEGIN,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from stagedb.outputs import printable
+from stagedb.files import printable
 from stagedb.reports.page_parts import nice
 from stagedb.reports.pipeline_chart import ACROSS, ROW, STYLES, drawn_lanes, lanes_shown
 from stagedb.reports.step_view import StepView

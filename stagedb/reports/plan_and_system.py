@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.reports.page_parts import facts
 from stagedb.reports.step_view import StepView
 from stagedb.systems.system import plain

@@ -12,9 +12,8 @@ from fractions import Fraction
 from typing import Self
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import GB, shown
 from stagedb.mentions import Word
-from stagedb.outputs import GB
 from stagedb.reports.terminal_chart import span
 from stagedb.timing.expected_errors import ExpectedError
 from stagedb.timing.figures_of_merit import SECOND

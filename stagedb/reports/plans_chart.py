@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from stagedb.outputs import GB, printable
+from stagedb.files import GB, printable
 from stagedb.reports.candidates_chart import MS, NONE, axis_over, coloring_by, grid_of, rooms_at, value_text
 from stagedb.reports.page_parts import percent
 

@@ -3,7 +3,7 @@
 import math
 from html import escape
 
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.reports.figures import held, shares
 from stagedb.reports.memory_sections import room_of
 from stagedb.reports.step_view import StepView

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from stagedb.advice.serving_batches import BatchPoint
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.plans import Plan
 from stagedb.reports.candidates_chart import MS, axis_over, grid_of
 from stagedb.reports.page_parts import Cell, TableColumn, percent, table

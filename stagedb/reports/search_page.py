@@ -2,7 +2,7 @@
 
 from html import escape
 
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.reports.candidates_chart import candidates_chart
 from stagedb.reports.page_frame import page
 from stagedb.reports.page_parts import Bar, BarPart, bars, facts, legend, table

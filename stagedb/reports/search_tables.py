@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.outputs import GB, readable_cell
+from stagedb.files import GB, readable_cell
 from stagedb.reports.page_parts import Cell, TableColumn
 from stagedb.reports.search_view import FrontPlan, RanksBest, SearchView
 from stagedb.search import Candidate, Objective

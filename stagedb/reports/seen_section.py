@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from stagedb.files import printable
+from stagedb.files.texts import bytes_text, spans_of
 from stagedb.matching.findings import Finding
 from stagedb.matching.memory_match import MemoryAt
-from stagedb.outputs import printable
-from stagedb.outputs.number_texts import bytes_text, spans_of
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
 from stagedb.reports.seen_memory import memory_verdict, signed_bytes
 from stagedb.reports.step_comparison import ComparedTerm, signed_time, time_text

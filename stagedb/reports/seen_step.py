@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from stagedb.files.texts import EVEN
 from stagedb.matching.run_match import RunMatch
-from stagedb.outputs.number_texts import EVEN
 from stagedb.reports.step_difference import StepSums, exposed_by_axis, grown, in_short, longer
 from stagedb.reports.terminal_chart import span
 from stagedb.runs.overlaps import communicates

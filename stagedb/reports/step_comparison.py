@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stagedb.outputs.number_texts import EVEN, parts_in
+from stagedb.files.texts import EVEN, parts_in
 from stagedb.plans import GROUP_AXES
 from stagedb.reports.step_difference import (
     StepSums,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagedb.outputs.number_texts import EVEN
+from stagedb.files.texts import EVEN
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 from stagedb.workload.instance_columns import COMPUTE, RECV

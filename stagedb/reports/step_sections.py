@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from stagedb.outputs.number_texts import bytes_text
+from stagedb.files.texts import bytes_text
 from stagedb.reports.figures import hotspots
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
 from stagedb.reports.pipeline_chart import KEYS, STYLES, ZOOM, Gantt

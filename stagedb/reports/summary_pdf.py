@@ -8,7 +8,7 @@ from reportlab.lib.pagesizes import A4
 from reportlab.pdfbase.pdfmetrics import stringWidth
 from reportlab.pdfgen.canvas import Canvas
 
-from stagedb.outputs import printable
+from stagedb.files import printable
 from stagedb.reports.plan_summary import PlanSummary, SummaryRow, SummarySection
 
 PLAIN, BOLD = "Helvetica", "Helvetica-Bold"

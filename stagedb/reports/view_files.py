@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.files import check_path
 from stagedb.mentions import Word
-from stagedb.outputs import check_path
 from stagedb.traces.output_places import TakenError
 
 SIGN = "stagedb"

@@ -23,9 +23,8 @@ import msgspec
 import numpy as np
 import rustworkx
 
-from stagedb.inputs import open_regular, read_bytes
+from stagedb.files import open_regular, path_text, read_bytes
 from stagedb.mentions import Word, call
-from stagedb.outputs import path_text
 from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.kernel_names import communication_kind
 from stagedb.runs.rank_trace import (

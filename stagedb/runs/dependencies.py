@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import NONE, Integers

@@ -18,8 +18,7 @@ import msgspec
 
 from stagedb.copied_processes import Copies
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular
-from stagedb.outputs import path_text
+from stagedb.files import open_regular, path_text
 
 PIECE = 4 << 20
 """Bytes that are decoded together."""

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.outputs import path_text
+from stagedb.files import path_text
 from stagedb.runs.execution_trace import ExecutionTrace
 from stagedb.runs.gloo import kind_of_call
 from stagedb.runs.kernel_names import SEND_RECV, UNKNOWN_COLLECTIVE

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular
-from stagedb.outputs import path_text
+from stagedb.files import open_regular, path_text
 from stagedb.runs.event_stream import TraceFileError
 
 SCHEMAS = ((1, 0, 1), (1, 1, 1))

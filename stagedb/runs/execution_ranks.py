@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.outputs import path_text
+from stagedb.files import path_text
 from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.execution_nodes import USER_SCOPE, CallNode, CallNodes, read_nodes
 from stagedb.runs.execution_trace import ExecutionTrace, dtype_of, execution_trace

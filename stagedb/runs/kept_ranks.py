@@ -19,8 +19,7 @@ import msgspec
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import open_regular
-from stagedb.outputs import whole_file
+from stagedb.files import open_regular, whole_file
 from stagedb.runs.measured_run import FORMAT
 from stagedb.runs.memory_record import AllocatedMemory, MemoryMoment
 from stagedb.runs.rank_trace import DeviceOps, RankTrace

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from stagedb.copied_processes import copies
 from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular, shown
-from stagedb.outputs import path_text
+from stagedb.files import open_regular, path_text, shown
 from stagedb.runs.event_stream import Elsewhere, EventStream, Question, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
 from stagedb.runs.input_shapes import input_shapes

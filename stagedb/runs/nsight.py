@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from stagedb.outputs import path_text
+from stagedb.files import path_text
 from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.kernel_names import collective_kind
 from stagedb.runs.rank_trace import NONE, RankTrace

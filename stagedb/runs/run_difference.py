@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stagedb.outputs.number_texts import EVEN
+from stagedb.files.texts import EVEN
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
 from stagedb.runs.time_spent import RankTime, time_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from stagedb.errors import UsageError
-from stagedb.outputs import path_text
+from stagedb.files import path_text
 from stagedb.runs.chakra_files import is_chakra, read_chakra
 from stagedb.runs.execution_joins import with_execution_traces
 from stagedb.runs.execution_nodes import is_execution_trace

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular
-from stagedb.outputs import path_text
+from stagedb.files import open_regular, path_text
 from stagedb.runs.kept_ranks import KeptRanks
 from stagedb.runs.kineto import read_kineto
 from stagedb.runs.nsight import MAGIC, read_nsight

@@ -8,7 +8,7 @@ import numpy as np
 
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, shown
+from stagedb.files import did_you_mean, shown
 from stagedb.runs.clocks import MESSAGES
 from stagedb.runs.dependencies import Floats, retimed
 from stagedb.runs.stored_run import RunOpFacts, StoredRun

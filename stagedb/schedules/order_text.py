@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.schedules.chunk_placement import LOOP, ChunkPlacement
 from stagedb.schedules.order_replay import replay

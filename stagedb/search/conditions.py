@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, shown
+from stagedb.files import did_you_mean, shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 

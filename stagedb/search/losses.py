@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, Worth
 
 BYTES = "bytes"

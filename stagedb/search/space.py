@@ -14,9 +14,9 @@ from itertools import permutations
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.files import shown
 from stagedb.frameworks import FRAMEWORKS, Framework
 from stagedb.frameworks.profiles import FrameworkProfile
-from stagedb.inputs import shown
 from stagedb.mentions import Word
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.aspects.degrees import RANK_ORDER

@@ -7,8 +7,7 @@ from typing import Any
 
 from stagedb.api import Rows
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import printable
+from stagedb.files import printable, shown
 from stagedb.reports.page_parts import LinearScale, percent
 from stagedb.serve.page_frames import cell, named
 

@@ -25,8 +25,8 @@ from stagedb.api.comparing import SeenAgainstPlan
 from stagedb.api.plan_comparison import MOST
 from stagedb.api.results import Thing
 from stagedb.errors import UsageError
+from stagedb.files.texts import bytes_text, spans_of
 from stagedb.mentions import call
-from stagedb.outputs.number_texts import bytes_text, spans_of
 from stagedb.reports.seen_memory import signed_bytes
 from stagedb.reports.step_comparison import labels, scaled_to_first, signed_time, time_text
 from stagedb.reports.terminal_chart import span

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stagedb.api import PlanComparison
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.reports.memory_sections import CATEGORIES
 from stagedb.reports.step_comparison import ComparedTerm, differs_most, shares_of, time_text
 from stagedb.reports.term_colors import TERM_STYLES, term_style

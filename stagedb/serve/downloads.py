@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from stagedb.api import Rows
 from stagedb.errors import UsageError
-from stagedb.outputs import csv_text, file_name, json_text
+from stagedb.files import csv_text, file_name, json_text
 from stagedb.serve.page_frames import named
 
 FORMATS: Mapping[str, str] = {"csv": "text/csv; charset=utf-8", "json": "application/json"}

@@ -9,7 +9,7 @@ from starlette.datastructures import QueryParams
 from stagedb.api.neighbourhood import MOST_OPEN
 from stagedb.api.querying import CHOSEN
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.serve.page_frames import address, named
 
 KEPT = 60

@@ -6,8 +6,7 @@ from typing import Any
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.outputs import printable
+from stagedb.files import printable, shown
 from stagedb.serve.explore_scene import Scene
 from stagedb.store import load
 

@@ -12,7 +12,7 @@ from stagedb.api import Rows, Stagedb, catalog, search_views
 from stagedb.api.listing import KINDS, SORTS, instances_of_model
 from stagedb.api.listing_pages import ListedPage, page
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named

@@ -8,7 +8,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from stagedb.errors import UsageError
-from stagedb.inputs import is_there
+from stagedb.files import is_there
 from stagedb.serve.access import AccessRules, is_loopback, names_of
 from stagedb.serve.tokens import find_token
 

@@ -13,10 +13,9 @@ from starlette.responses import Response
 from stagedb import api
 from stagedb.api import InstanceInfo, Memory, ProfileInfo, Stagedb, lookup, memory_rows, system_choice
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import printable, reserve_text, shown
 from stagedb.memory import ClassMemory, Point
 from stagedb.memory.tensor_patterns import tensor_patterns
-from stagedb.outputs import printable, reserve_text
 from stagedb.reports.figures import task_words
 from stagedb.reports.memory_curve import MemoryCurve, TaskSpans, curve_of, curve_over_time
 from stagedb.reports.memory_sections import CATEGORIES, MomentLink, curve_chart, moment_marks

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.api.neighbourhood import GraphNode
-from stagedb.outputs import GB
+from stagedb.files import GB
 from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import cell
 from stagedb.store import LABELS, Property

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.outputs import GB, printable, readable_cell
-from stagedb.outputs.number_texts import bytes_text
+from stagedb.files import GB, printable, readable_cell
+from stagedb.files.texts import bytes_text
 from stagedb.serve.access import WRITER
 from stagedb.serve.hidden_failures import traceback_of
 from stagedb.serve.page_form import linked

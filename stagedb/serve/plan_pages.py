@@ -13,7 +13,7 @@ from stagedb.api import Stagedb, listing, plan_lists
 from stagedb.api.listing import KINDS
 from stagedb.api.plan_lists import DEGREES, SORTS, WORDS, Kind, ListedPlan, PlanFilter
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.reports.plans_chart import FIGURES, PlanMark, plans_chart
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames

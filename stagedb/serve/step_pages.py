@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from stagedb.api import ProfileInfo, Rows, Stagedb, catalog, views
-from stagedb.outputs import file_name
+from stagedb.files import file_name
 from stagedb.serve import page_frames
 from stagedb.serve.memory_page import moment_links
 from stagedb.serve.page_frames import SHORT_ID, address, cell

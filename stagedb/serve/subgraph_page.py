@@ -21,7 +21,7 @@ from stagedb.api.neighbourhood import (
     can_open,
     parts_of,
 )
-from stagedb.outputs import printable
+from stagedb.files import printable
 from stagedb.reports.page_frame import as_json
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames

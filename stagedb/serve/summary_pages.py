@@ -7,7 +7,7 @@ from starlette.responses import Response
 from stagedb.api import InstanceInfo, ProfileInfo, Stagedb
 from stagedb.api.plan_summaries import plan_summary, the_step
 from stagedb.errors import UsageError
-from stagedb.outputs import file_name
+from stagedb.files import file_name
 from stagedb.reports.plan_summary import LIMITS, PlanPrices, PlanSummary, SummarySection
 from stagedb.serve import page_frames
 from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named

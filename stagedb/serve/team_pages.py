@@ -10,7 +10,7 @@ from starlette.responses import Response
 from stagedb.api import Rows, Stagedb, catalog
 from stagedb.api.query_forms import value_of
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames

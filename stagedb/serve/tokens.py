@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_text
+from stagedb.files import read_text
 from stagedb.places import embedded_home
 
 VARIABLE: Final = "STAGEDB_SERVE_TOKEN"

@@ -13,7 +13,7 @@ from stagedb import api
 from stagedb.api import GraphInfo, InstanceInfo, Rows, Stagedb
 from stagedb.api.plan_lists import STAR
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.serve import page_frames
 from stagedb.serve.access import local_path
 from stagedb.serve.list_pages import HEADS, table

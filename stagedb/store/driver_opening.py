@@ -3,7 +3,7 @@
 import neo4j
 import neo4j.exceptions
 
-from stagedb.outputs import printable
+from stagedb.files import printable
 from stagedb.store.failures import translated, unreachable
 
 CONNECT_TIMEOUT = 10.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import check_unicode, shown
+from stagedb.files import check_unicode, shown
 from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, ancestors, members
 from stagedb.store.schema_forms import Property, Relationship
 from stagedb.store.schema_version import OLDEST_READABLE, VERSION

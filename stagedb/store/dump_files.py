@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from stagedb.errors import UsageError
-from stagedb.inputs import parse_json, shown
+from stagedb.files import parse_json, shown
 from stagedb.mentions import call
 from stagedb.store.dump_contents import (
     CheckMark,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, cast
 
 from stagedb.errors import UsageError
-from stagedb.inputs import check_unicode, shown
+from stagedb.files import check_unicode, shown
 from stagedb.store.connection import Store
 from stagedb.store.dump_contents import MarkRows
 from stagedb.store.events import new_event

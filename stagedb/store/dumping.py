@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular
-from stagedb.outputs import path_text
+from stagedb.files import open_regular, path_text
 from stagedb.store.connection import Store
 from stagedb.store.dump_contents import (
     DERIVED,

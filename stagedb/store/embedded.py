@@ -23,7 +23,7 @@ import platformdirs
 import psutil
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import parse_document, read_text, shown
+from stagedb.files import parse_document, read_text, shown
 from stagedb.mentions import Word
 from stagedb.store.failures import check_disk
 from stagedb.store.private_directory import check_private

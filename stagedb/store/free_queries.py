@@ -13,7 +13,7 @@ import neo4j
 import neo4j.exceptions
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import check_unicode, shown
+from stagedb.files import check_unicode, shown
 from stagedb.mentions import Word
 from stagedb.store.answer_parts import FoundGraph, plan_of
 from stagedb.store.cypher_tokens import returned, tokens

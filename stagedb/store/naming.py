@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import check_unicode, shown
+from stagedb.files import check_unicode, shown
 from stagedb.mentions import Word, call
 from stagedb.store.connection import Store
 from stagedb.store.events import new_event

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs.stored_values import json_mapping
+from stagedb.files.stored_values import json_mapping
 from stagedb.store.connection import Store
 from stagedb.store.migrations import is_older, older
 

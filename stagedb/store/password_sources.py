@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular
+from stagedb.files import open_regular
 from stagedb.mentions import Word, call
 
 LONGEST: Final = 4_096

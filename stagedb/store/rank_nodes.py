@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError, json_mapping
 from stagedb.store.failures import OutOfMemory, ReadOnlyError
 from stagedb.store.makers import new_claim
 from stagedb.store.rank_reach import instances_reached, names_ranks

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.store.cypher_tokens import Token, UnclosedError, tokens
 
 _GRAPH = ("CREATE", "MERGE", "INSERT", "SET", "REMOVE", "DELETE", "DETACH", "NODETACH", "DROP", "FOREACH", "LOAD")

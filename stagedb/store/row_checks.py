@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError
 from stagedb.mentions import OPTIONS, call, shown_in
 from stagedb.store.statements import Field, Statement
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import check_unicode, shown
+from stagedb.files import check_unicode, shown
 from stagedb.mentions import call
 from stagedb.store import free_queries
 from stagedb.store.connection import Store

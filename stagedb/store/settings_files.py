@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import filelock
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import is_there, parse_document, read_text
-from stagedb.outputs import path_text
+from stagedb.files import is_there, parse_document, path_text, read_text
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stagedb.errors import StagedbError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.places import statements_directory
 
 Mode = Literal["reads", "writes"]

@@ -16,9 +16,8 @@ from typing import Any, Final
 import platformdirs
 
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, is_there, parse_document, read_text, shown
+from stagedb.files import did_you_mean, is_there, parse_document, path_text, read_text, shown
 from stagedb.mentions import Word, call
-from stagedb.outputs import path_text
 from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource, Written
 from stagedb.store.private_directory import is_private_group, user_text
 from stagedb.store.store_addresses import split_uri

@@ -6,9 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import path_text, shown
 from stagedb.mentions import Word, call
-from stagedb.outputs import path_text
 from stagedb.places import embedded_home
 from stagedb.store.password_sources import password_of
 from stagedb.store.store_addresses import INSECURE, check_encrypted, split_uri

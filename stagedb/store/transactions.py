@@ -7,7 +7,7 @@ import neo4j
 import neo4j.exceptions
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.store.failures import OutOfMemory, is_out_of_memory
 from stagedb.store.statements import Statement
 

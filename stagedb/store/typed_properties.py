@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from stagedb.inputs.stored_values import json_mapping
+from stagedb.files.stored_values import json_mapping
 from stagedb.store.graph_labels import OPTIONS, SIZES
 from stagedb.store.instance_labels import PLAN_WORDS
 from stagedb.store.schema_version import VERSION

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stagedb.inputs import nearest, question
+from stagedb.files import nearest, question
 from stagedb.store.cypher_tokens import CLOSING, OPENING, Token, tokens
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 

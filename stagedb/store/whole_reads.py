@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.failures import ConnectionLost, QueryEnded

@@ -14,7 +14,7 @@ import numpy as np
 
 from stagedb.collectives import ALL_REDUCE, KINDS, CollectiveKind
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
 from stagedb.systems.astra_sim import SimulatedCollective

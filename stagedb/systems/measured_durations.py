@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_bytes, read_text, shown
-from stagedb.inputs.tabular_files import csv_table, parquet_table
+from stagedb.files import path_text, read_bytes, read_text, shown
+from stagedb.files.tabular_files import csv_table, parquet_table
 from stagedb.mentions import Word
-from stagedb.outputs import path_text
 from stagedb.systems.cost_model import Timed
 from stagedb.systems.strict_yaml import exact
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.inputs import compose, did_you_mean
+from stagedb.files import compose, did_you_mean
 from stagedb.systems.system import Number
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,25}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")

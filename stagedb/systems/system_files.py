@@ -12,9 +12,8 @@ from typing import Any
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, is_there, read_text, shown
+from stagedb.files import did_you_mean, is_there, path_text, read_text, shown, write_whole
 from stagedb.mentions import Word, call
-from stagedb.outputs import path_text, write_whole
 from stagedb.systems.algorithms import HARDWARE
 from stagedb.systems.custom_all_reduce import MOST_BYTES, CustomAllReduce
 from stagedb.systems.decode_attention import DecodeAttention

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import nearest, question, shown
+from stagedb.files import nearest, question, shown
 from stagedb.mentions import call
 from stagedb.systems.strict_yaml import exact
 from stagedb.systems.system import Number, System, plain

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 
 from stagedb.errors import StagedbError, TooLargeError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word, call
 from stagedb.plans.graph_options import RINGS
 from stagedb.systems import Dimension

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from stagedb import workflows
 from stagedb.collectives import exchanges
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean
+from stagedb.files import did_you_mean
 from stagedb.ir.packed_weights import PACKED
 from stagedb.mentions import Word
 from stagedb.plans import FORMAT_BYTES

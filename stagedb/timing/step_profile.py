@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.plans import GROUP_AXES
 from stagedb.systems import Durations, System

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, NO_STREAM, NodeGraph, Reason

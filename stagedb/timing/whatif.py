@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
-from stagedb.inputs import did_you_mean, nearest, shown
+from stagedb.files import did_you_mean, nearest, shown
 from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph
 from stagedb.timing.op_durations import whole_ns

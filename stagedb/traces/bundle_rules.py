@@ -13,7 +13,7 @@ from typing import Any
 
 from stagedb.collectives import SIMULATED
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document, shown
+from stagedb.files import read_document, shown
 from stagedb.systems.ring_order import ring_order
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_faults import Fault

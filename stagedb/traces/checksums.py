@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import UsageError
-from stagedb.inputs import open_regular, read_text
+from stagedb.files import open_regular, read_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import RankFiles
 from stagedb.traces.trace_set import TraceSet

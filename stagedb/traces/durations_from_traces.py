@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import is_directory
+from stagedb.files import is_directory
 from stagedb.mentions import Word
 from stagedb.systems.measured_durations import Durations, Measured
 from stagedb.traces import chakra_pb2 as pb

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.files import check_path, path_text
 from stagedb.mentions import Word
-from stagedb.outputs import check_path, path_text
 from stagedb.traces.own_files import others, own_files
 from stagedb.traces.packed_file import is_packed
 from stagedb.traces.trace_set import MANIFEST

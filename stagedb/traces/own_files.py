@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document
+from stagedb.files import read_document
 from stagedb.traces.checksums import CHECKSUMS, read_checksums
 from stagedb.traces.formats import FORMATS, RankFiles
 from stagedb.traces.simulators import SIMULATORS

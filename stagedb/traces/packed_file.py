@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import open_regular
+from stagedb.files import open_regular, path_text
 from stagedb.mentions import call
-from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.packed_class import wrong_class, wrong_facts
 from stagedb.traces.packed_index import groups_of, is_int, job_of, parse_index, wrong_files, wrong_index

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import StagedbError, UnfinishedError
+from stagedb.files import path_text
 from stagedb.mentions import Word
-from stagedb.outputs import path_text
 from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import DEFAULT, RankFiles, format_named
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.traces.protobuf_columns import Ints
 

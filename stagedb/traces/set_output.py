@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stagedb.cores import usable_cores
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import read_text, shown
+from stagedb.files import read_text, shown
 from stagedb.mentions import Word
 from stagedb.traces.bundle import SCRIPT, manifest, write_texts
 from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs

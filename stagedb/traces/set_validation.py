@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import is_directory, read_document, shown
+from stagedb.files import is_directory, path_text, read_document, shown
 from stagedb.mentions import OPTIONS, Word
-from stagedb.outputs import path_text
 from stagedb.traces.bundle_rules import check_bundle
 from stagedb.traces.checksums import CHECKSUMS, file_crc, read_checksums
 from stagedb.traces.formats import FORMATS, FoundTraces, TraceFormat

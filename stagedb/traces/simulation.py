@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import is_directory, open_regular, read_document, shown
+from stagedb.files import is_directory, open_regular, path_text, read_document, shown
 from stagedb.mentions import Word, call
-from stagedb.outputs import path_text
 from stagedb.traces.bundle import write_texts
 from stagedb.traces.packed_index import groups_of, is_traffic, job_of, wrong_traffic
 from stagedb.traces.set_validation import groups_file

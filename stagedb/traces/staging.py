@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from stagedb.errors import Interrupted, StagedbError, UnfinishedError
+from stagedb.files import path_text
 from stagedb.mentions import Word
-from stagedb.outputs import path_text
 from stagedb.traces.output_places import SEPARATOR, check_directory, check_file, unfinished
 
 _EXCHANGE = 2

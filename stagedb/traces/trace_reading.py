@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import read_bytes
+from stagedb.files import read_bytes
 from stagedb.traces import chakra_pb2 as pb
 
 ATTRIBUTE_FIELDS: Mapping[str, str] = {

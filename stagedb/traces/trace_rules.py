@@ -11,7 +11,7 @@ from itertools import pairwise
 import rustworkx
 
 from stagedb.collectives import SIMULATED
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.issue_order import issue_order
 from stagedb.traces.trace_faults import Fault

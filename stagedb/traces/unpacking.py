@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.traces.packed_file import Packed
 from stagedb.traces.rank_sets import parse_ranks

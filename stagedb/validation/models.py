@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document, shown
+from stagedb.files import read_document, shown
 from stagedb.mentions import Word
 
 LARGEST = 256 << 20

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.systems.cost_model import ORTHOGONALISATION, STEPS, orthogonalising_matmuls
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_reading import TraceColumns

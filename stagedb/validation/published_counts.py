@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.lowering import Program
 from stagedb.memory import Category, ClassMemory, Point, memory_of
 from stagedb.models import Card, card_names, load_card

@@ -15,7 +15,7 @@ from typing import Any
 
 from stagedb.api import InstanceInfo, Stagedb
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.lowering import Program
 from stagedb.models import Card
 from stagedb.plans import Plan

@@ -14,7 +14,7 @@ from typing import Any
 
 from stagedb.collectives import ALL_REDUCE
 from stagedb.errors import UsageError
-from stagedb.inputs import read_document, shown
+from stagedb.files import read_document, shown
 from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.plans.aspects import GRAPH_WORDS

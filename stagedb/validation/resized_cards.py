@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import call
 from stagedb.models import Card, card_names, load_card
 

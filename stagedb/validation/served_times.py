@@ -17,14 +17,13 @@ import numpy as np
 
 from stagedb.advice import Trials
 from stagedb.errors import UsageError
+from stagedb.files import path_text, read_text, shown
+from stagedb.files.tabular_files import csv_table
 from stagedb.graphs.graph_identity import model_sizes
 from stagedb.graphs.model_graph import build_graph
-from stagedb.inputs import read_text, shown
-from stagedb.inputs.tabular_files import csv_table
 from stagedb.memory import Category, memory_of
 from stagedb.mentions import Word
 from stagedb.models import Card, card_names, load_card
-from stagedb.outputs import path_text
 from stagedb.plans import GraphOptions, Plan
 from stagedb.search.serving import EnginePoint, Role, latencies, most_at_once
 from stagedb.search.serving_engines import CHUNKS, EngineLayout, EngineSteps, ServingLoad, StepWords

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.files import GB
 from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.graphs.graph_identity import model_sizes
 from stagedb.lowering.program import Program, program_of
 from stagedb.memory import memory_of, peak_of
-from stagedb.outputs import GB
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.systems import System
 from stagedb.timing import step_of

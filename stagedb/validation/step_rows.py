@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.files import path_text, read_text, shown
+from stagedb.files.tabular_files import csv_table
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, FrameworkProfile, find_profile, usual_profile
-from stagedb.inputs import read_text, shown
-from stagedb.inputs.tabular_files import csv_table
 from stagedb.mentions import Word, call
 from stagedb.models import Card
-from stagedb.outputs import path_text
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.systems import System, load_system, system_names
 from stagedb.timing.framework_timing import as_used_by

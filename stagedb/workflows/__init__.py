@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.workflows.forward_only import FORWARD_ONLY
 from stagedb.workflows.serving import DECODE, MIXED, PREFILL, SPECULATIVE

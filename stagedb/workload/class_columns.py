@@ -8,8 +8,8 @@ import numpy as np
 
 from stagedb.collectives import gathers
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError
 from stagedb.ir.facts import OpFacts
 from stagedb.mentions import Word
 from stagedb.models.named_facts import turn_of

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.plans import Plan
 from stagedb.workflows import find_workflow

@@ -71,7 +71,7 @@ def test_signatures_have_every_word() -> None:
     assert "traces of an instance" in (api.Stagedb.export.__doc__ or "")
 
 
-@pytest.mark.parametrize("package", ["stagedb", "stagedb.api", "stagedb.plans", "stagedb.traces", "stagedb.inputs"])
+@pytest.mark.parametrize("package", ["stagedb", "stagedb.api", "stagedb.plans", "stagedb.traces", "stagedb.files"])
 def test_names_that_are_not_loaded_yet_are_listed(package: str) -> None:
     source = f"import {package} as p; print(*dir(p)); [getattr(p, each) for each in p.__all__]"
     ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.inputs import parse_document, read_bytes, read_document, read_text, shown
+from stagedb.files import parse_document, read_bytes, read_document, read_text, shown
 
 BOMB = "a: &a [x, x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(9)

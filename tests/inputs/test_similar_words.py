@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stagedb.inputs import did_you_mean, nearest, question
+from stagedb.files import did_you_mean, nearest, question
 
 ROOT = Path(__file__).parents[2] / "stagedb"
 
@@ -33,4 +33,4 @@ def test_there_is_one_place_for_the_question() -> None:
         for path in ROOT.rglob("*.py")
         if any(words in path.read_text(encoding="utf-8") for words in ("get_close_matches", "did you mean {"))
     }
-    assert found == {"inputs/similar_words.py"}
+    assert found == {"files/texts.py"}

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.inputs.tabular_files import MOST_EXPANDED, FileTable, csv_table, parquet_table
+from stagedb.files.tabular_files import MOST_EXPANDED, FileTable, csv_table, parquet_table
 
 MOST = 1_000_000
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagedb.outputs.number_texts import nth, parts_in, spans_of
+from stagedb.files.texts import nth, parts_in, spans_of
 
 
 def test_numbers_that_follow_each_other_are_one_span() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.outputs import file_name, printable, whole_file, write_whole
+from stagedb.files import file_name, printable, whole_file, write_whole
 
 
 def test_a_file_is_made_or_replaced_with_its_permissions(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stagedb.api import Stagedb, validate
-from stagedb.inputs import read_document
+from stagedb.files import read_document
 from stagedb.traces import Report
 from tests import lowered
 

@@ -13,7 +13,7 @@ import pytest
 
 from stagedb.api import checking, dumps, removing
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs.stored_values import DamagedError
+from stagedb.files.stored_values import DamagedError
 from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
 from stagedb.store import Store, delete, sweep, unfinished
 from stagedb.store.contents.search_rows import (

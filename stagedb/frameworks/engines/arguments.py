@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.files import did_you_mean, parse_document, path_text, read_text, shown
 from stagedb.frameworks.engines.engine import Engine, Flag
-from stagedb.inputs import did_you_mean, parse_document, read_text, shown
 from stagedb.mentions import Word
-from stagedb.outputs import path_text
 
 LARGEST = 1 << 18
 """Bytes of the largest file of arguments."""

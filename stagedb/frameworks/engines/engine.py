@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
+from stagedb.files import parse_document
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.inputs import parse_document
 from stagedb.mentions import Word
 
 Takes = Literal["switch", "value", "list"]

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
+from stagedb.files import path_text, shown
 from stagedb.frameworks.engines.settings import EngineSettings
-from stagedb.inputs import shown
 from stagedb.mentions import Word, one_of
-from stagedb.outputs import path_text
 from stagedb.workflows import WORKFLOWS
 
 SERVING = tuple(name for name, workflow in WORKFLOWS.items() if workflow.caches)

@@ -8,12 +8,11 @@ from itertools import chain
 from pathlib import Path
 
 from stagedb.errors import UsageError
+from stagedb.files import is_there, nearest, parse_document, path_text, printable, shown
 from stagedb.frameworks.engines.arguments import EngineArguments, Given, read_arguments
 from stagedb.frameworks.engines.engine import Engine, Flag, FlagRefusal, find_engine
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.inputs import is_there, nearest, parse_document, shown
 from stagedb.mentions import Word
-from stagedb.outputs import path_text, printable
 
 Setting = int | str | bool | Fraction
 

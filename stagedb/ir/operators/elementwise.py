@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.operators.activations import ACTIVATIONS, gate_slopes, gate_value
 from stagedb.ir.operators.contraction import ReduceSum

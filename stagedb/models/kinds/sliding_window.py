@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.models.kinds.attention import ATTENTION, attend
 from stagedb.models.kinds.part import Architecture, Branch, KindWord, Values
 from stagedb.models.sizes import MOST_TOKENS

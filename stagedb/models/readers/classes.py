@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.models.readers.classes import NO_CLASS, ConfigClass
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
 from stagedb.models.readers.config import Config

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
 from stagedb.models.kinds.part import FAR

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.models.card import USUAL, Card
 from stagedb.models.kinds import CHANNEL_MIXERS, MIXERS, RESIDUALS, Value
 from stagedb.models.readers.config import Config

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.models.card import Card
 from stagedb.models.readers.classes import class_of_architecture, inner_class
 from stagedb.models.readers.config import WITHOUT_EFFECT, Config

@@ -3,7 +3,7 @@
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.models.card import Card
 from stagedb.models.kinds import Value
 from stagedb.models.kinds.feed_forward import LEARNED

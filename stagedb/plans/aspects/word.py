@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import OPTIONS, Word
 
 

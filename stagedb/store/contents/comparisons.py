@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.store.dump_contents import End
 
 Row = Mapping[str, Any]

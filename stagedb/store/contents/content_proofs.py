@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import StagedbError
+from stagedb.files import shown
+from stagedb.files.stored_values import json_mapping
 from stagedb.graphs.graph_rows import graph_digest, graph_of, graph_rows
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import json_mapping
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, copy_rows
 from stagedb.lowering.preparing import with_all_words

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stagedb.inputs.stored_values import json_mapping
+from stagedb.files.stored_values import json_mapping
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole
 from stagedb.store.contents.instance_reading import find, read_class, read_facts, read_workload

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.inputs.stored_values import DamagedError
+from stagedb.files.stored_values import DamagedError
 from stagedb.plans import RankLayout
 from stagedb.store import Store
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError, json_mapping
 from stagedb.ir.facts import OpFacts
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.mentions import call

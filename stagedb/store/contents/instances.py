@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from stagedb.errors import StagedbError
+from stagedb.files import check_unicode
+from stagedb.files.stored_values import json_mapping
 from stagedb.graphs.graph_rows import blocks_of
-from stagedb.inputs import check_unicode
-from stagedb.inputs.stored_values import json_mapping
 from stagedb.lowering.class_digests import RankClass
 from stagedb.lowering.copies import Row, bucket_rows, count_ops, place_rows, with_copies
 from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.matching.run_match import RunMatch
 from stagedb.store import Store
 

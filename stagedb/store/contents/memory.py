@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import json_mapping
+from stagedb.files import shown
+from stagedb.files.stored_values import json_mapping
 from stagedb.lowering.program import BucketWeights
 from stagedb.memory.class_memory import ClassMemory, memory_of_classes
 from stagedb.memory.share_place import FIRST, SharePlace

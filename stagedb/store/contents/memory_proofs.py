@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.store.contents.comparisons import Row, one_each, without_none
 from stagedb.store.dump_contents import ThingContent
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.store.contents.comparisons import Row, differences, one_each, without_none, wrong_edges
 from stagedb.store.dump_contents import End, ThingContent
 

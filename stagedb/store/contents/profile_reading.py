@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import json_list
+from stagedb.files import shown
+from stagedb.files.stored_values import json_list
 from stagedb.mentions import call
 from stagedb.store import Store
 from stagedb.systems import Durations, Measured, parse_system

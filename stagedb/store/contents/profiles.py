@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from stagedb.inputs import check_unicode
+from stagedb.files import check_unicode
 from stagedb.mentions import Word
 from stagedb.store import Input, Lease, Store, ask_again, building, delete
 from stagedb.store.contents.memory import analyse

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError
 from stagedb.plans.plan import MOST_RANKS
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.measured_path import TimedOps

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from stagedb.inputs import check_unicode, shown
+from stagedb.files import check_unicode, shown
 from stagedb.mentions import Word
 from stagedb.runs import MeasuredRun, RunDigest, RunRows, run_digest, run_rows
 from stagedb.runs.measured_run import FORMAT

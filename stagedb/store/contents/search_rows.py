@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from stagedb.inputs import shown
-from stagedb.inputs.stored_values import DamagedError, json_mapping
+from stagedb.files import shown
+from stagedb.files.stored_values import DamagedError, json_mapping
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, Shards
 from stagedb.store.contents.comparisons import without_none
 from stagedb.store.search_labels import CHOSEN_WORDS, TERMS

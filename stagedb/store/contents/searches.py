@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import call
 from stagedb.search import Candidate, Fate, SearchRequest, SearchResult, Shards
 from stagedb.store import Input, Lease, Store, building, read_whole, reading

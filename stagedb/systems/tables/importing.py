@@ -9,9 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import path_text, shown, write_whole
 from stagedb.mentions import Word
-from stagedb.outputs import path_text, write_whole
 from stagedb.systems.system_files import load_system, write_system
 from stagedb.systems.tables.aiconfigurator import GPUS, VERSION, WHEEL, chosen, rows_of
 from stagedb.systems.tables.measured_table import table_of

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.inputs import read_bytes, shown
-from stagedb.inputs.tabular_files import csv_table, parquet_table
+from stagedb.files import path_text, read_bytes, shown
+from stagedb.files.tabular_files import csv_table, parquet_table
 from stagedb.mentions import Word
-from stagedb.outputs import path_text
 from stagedb.systems.tables.grids import Floats, Grid
 from stagedb.systems.tables.measured_table import WIDTHS, MeasuredTable, table_of
 from stagedb.systems.tables.shapes import COLLECTIVES, SHAPES, Columns

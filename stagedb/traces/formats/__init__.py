@@ -6,7 +6,7 @@ A new format is a file with a `TraceFormat`, and a line in the imports and in th
 from collections.abc import Mapping
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.traces.formats.et_traces import ET
 from stagedb.traces.formats.json_traces import JSON

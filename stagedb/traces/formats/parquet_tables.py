@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagedb.collectives import ALL_GATHER, ALL_REDUCE
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.traces.formats.trace_format import ClassFiles, FoundTraces, TraceFormat
 

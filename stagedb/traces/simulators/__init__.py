@@ -6,7 +6,7 @@ A new target is a file with a `Simulator`, and a line in the imports and in the 
 from collections.abc import Mapping
 
 from stagedb.errors import UsageError
-from stagedb.inputs import shown
+from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.traces.simulators.astra_analytical import ASTRA_ANALYTICAL
 from stagedb.traces.simulators.astra_congestion_aware import ASTRA_CONGESTION_AWARE

@@ -21,11 +21,10 @@ from typing import Any
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.inputs import compose, did_you_mean, parse_document, read_text, shown
+from stagedb.files import compose, did_you_mean, parse_document, path_text, read_text, shown
 from stagedb.models.kinds.own.block import INPUT, OUTPUT, STREAM, WORDS, BlockParameter, BlockStep, OwnBlock
 from stagedb.models.kinds.own.shapes import MOST_AXES, shapes_of
 from stagedb.models.kinds.part import FAR
-from stagedb.outputs import path_text
 
 LARGEST = 1 << 16
 """Bytes of a block's file, at most."""

@@ -7,7 +7,7 @@ step runs on each rank's own tokens. The collective matcher moves tensors betwee
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stagedb.inputs import did_you_mean, nearest, shown
+from stagedb.files import did_you_mean, nearest, shown
 from stagedb.models.kinds.own.block import INPUT, OUTPUT, STREAM, BlockStep, OwnBlock
 
 MOST_AXES = 6

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs.bounded_files import LARGEST, read_text
-from stagedb.inputs.short_values import shown
-from stagedb.outputs import path_text
+from stagedb.files.bounded_files import LARGEST, read_text
+from stagedb.files.texts import shown
+from stagedb.files.whole_files import path_text
 
 DEEPEST = 32
 """Levels of lists and mappings in one document."""
@@ -67,7 +67,7 @@ def parse_document(text: str, form: str, where: str, constants: bool = False) ->
     with named(form, where):
         if form == "YAML":
             # Most documents that a command reads are JSON texts of a store.
-            from stagedb.inputs.yaml_nodes import compose_text, plain
+            from stagedb.files.yaml_nodes import compose_text, plain
 
             node = compose_text(text)
             content = None if node is None else plain(node)

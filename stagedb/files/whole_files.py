@@ -1,6 +1,7 @@
-"""Files that are written completely or not at all."""
+"""Files that are written completely or not at all, and texts as their names and paths."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +9,70 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.files.texts import printable
 from stagedb.mentions import Word
-from stagedb.outputs.path_texts import check_path, path_text
+
+# Names of files made from texts of a store, such as a model's name: one part of a path, and nothing else.
+
+_OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 100
+
+
+def file_name(text: str) -> str:
+    """A file's name for a text: its letters, digits, `.`, `_` and `-`, with `_` for everything else.
+
+    It has no separator of paths, does not begin with a dot or a hyphen, and is short. A text of none gives `unnamed`.
+    """
+    return _OTHERS.sub("_", text)[:_LONGEST_NAME].strip("._-") or "unnamed"
+
+
+# Texts that should be paths: those that none can be are refused, and all are shown whole only if they are short.
+
+_LONGEST_PATH = 1024
+"""Characters of the longest path that an error shows whole."""
+
+_END = 28
+"""Characters of both ends of a longer one."""
+
+
+def check_path(path: Path, option: str) -> None:
+    """Raise UsageError for a text that no path can be: too long, with the character NUL, not Unicode, a loop of links.
+
+    option: the option of the command line that gives it. A path that has nothing yet is fine.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except OSError as error:
+        raise UsageError(f"{path_text(path)} cannot be a path: {error.strerror} ({option})") from None
+    except ValueError:
+        raise UsageError(f"{path_text(path)} cannot be a path: {not_a_path(path)} ({option})") from None
+
+
+def make_directory(path: Path, option: str) -> None:
+    """Make a directory for files, with those above it. UsageError, which names the option, where that cannot be."""
+    check_path(path, option)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make {path_text(path)}: {error.strerror} ({option})") from None
+
+
+def path_text(path: Path) -> str:
+    """A path as an error prints it: without control characters and line breaks, and with its ends if it is long."""
+    text = str(path)
+    if len(text) > _LONGEST_PATH:
+        text = f"{text[:_END]}...{text[-_END:]}"
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def not_a_path(path: Path) -> str:
+    """Why the system cannot take a text as a path, if it raised ValueError."""
+    return "a path cannot have the character NUL" if "\0" in str(path) else "a path must be Unicode"
+
+
+# Files that are written completely or not at all.
 
 
 def write_whole(path: Path, content: bytes, option: str) -> None:

@@ -3,7 +3,8 @@
 from typing import Any, cast
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.inputs import parse_json, shown
+from stagedb.files.documents import parse_json
+from stagedb.files.texts import shown
 
 
 class DamagedError(StagedbError):

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from stagedb.inputs.documents import DEEPEST, LONGEST_NUMBER, Refused, named, one_line
-from stagedb.inputs.short_values import shown
+from stagedb.files.documents import DEEPEST, LONGEST_NUMBER, Refused, named, one_line
+from stagedb.files.texts import shown
 
 
 def compose(text: str, where: str) -> yaml.Node | None:

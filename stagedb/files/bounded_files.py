@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stagedb.errors import UsageError
-from stagedb.outputs import not_a_path, path_text
+from stagedb.files.whole_files import not_a_path, path_text
 
 LARGEST = 1 << 20
 """Bytes of the largest file that is read whole, if its reader names no other limit."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stagedb.errors import UsageError
-from stagedb.inputs.short_values import shown
+from stagedb.files.texts import shown
 
 MOST_EXPANDED = 512 << 20
 """Bytes of a table's cells, and characters of its texts, when nothing repeats any more. A file is much smaller: one
