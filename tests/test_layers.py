@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 CORE = (
-    *("files", "expressions", "collectives", "systems", "workflows", "ir", "models", "frameworks"),
+    *("files", "expressions", "systems", "workflows", "ir", "models", "frameworks"),
     *(
         "schedules",
         "plans",
@@ -35,7 +35,7 @@ CORE = (
 LAYERS = (*CORE, "store", "api", "validation", "serve", "agents", "cli")
 """Each package may import those before it."""
 
-FREE = {"copied_processes", "cores", "errors", "lazy_names", "mentions", "places", "shared_work"}
+FREE = {"collectives", "copied_processes", "cores", "errors", "lazy_names", "mentions", "places", "shared_work"}
 """Modules that every package may import."""
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2"))
