@@ -894,9 +894,9 @@ def strategy_case() -> str:
 
 def _layer_volume(hidden: int, words: dict[str, object]) -> int:
     """Bytes that a rank sends for one layer in a step: rings send (n - 1)/n of what is gathered or scattered."""
-    from stagedb.expressions import evaluate
     from stagedb.graphs.model_graph import build_graph
     from stagedb.ir import Collective
+    from stagedb.ir.expressions import evaluate
     from stagedb.models import load_card
     from stagedb.plans import Plan
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "stagedb"
 
 CORE = (
-    *("files", "expressions", "systems", "workflows", "ir", "models", "frameworks"),
+    *("files", "systems", "workflows", "ir", "models", "frameworks"),
     *(
         "schedules",
         "plans",

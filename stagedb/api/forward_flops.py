@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.graphs.one_rank import on_one_rank
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import Attention, KeyIndex, ScoredPairs, compressed, key_blocks, load
 from stagedb.ir.symbolic_graph import Compute, SymOp
 from stagedb.models import Card

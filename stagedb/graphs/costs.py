@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol, total
+from stagedb.ir.expressions import Expression, ceiling, largest, number, product, smallest, symbol, total
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import BEFORE, KEYS, QUERIES, Adafactor, Operator
 from stagedb.ir.operators.dealt_keys import ADDED, dealt

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from stagedb.expressions import Expression, parse, smallest, symbol
+from stagedb.ir.expressions import Expression, parse, smallest, symbol
 from stagedb.ir.symbolic_graph import BlockSpec, EdgeKind, Hop, OpType, SymEdge, SymOp
 
 

@@ -7,7 +7,6 @@ from functools import lru_cache, partial
 from itertools import chain
 
 from stagedb.errors import UsageError
-from stagedb.expressions import Expression, ceiling, largest, parse, symbol
 from stagedb.files import shown
 from stagedb.frameworks import Framework
 from stagedb.graphs.assembly import assemble
@@ -23,6 +22,7 @@ from stagedb.graphs.strategy_support import axes_by_region, check_named, check_s
 from stagedb.graphs.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
 from stagedb.graphs.zero_buckets import reduction_rules
 from stagedb.ir.collective_matcher import Matching, wanted
+from stagedb.ir.expressions import Expression, ceiling, largest, parse, symbol
 from stagedb.ir.facts import KEY_PARTS, LOSS_TOKENS
 from stagedb.ir.operators import (
     BEFORE,

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from stagedb.expressions import Expression, largest, number, smallest, symbol, total
 from stagedb.graphs.block import LaidOut
 from stagedb.graphs.costs import CLASS_BYTES, Sizes, cost
 from stagedb.graphs.optimizer_step import OfShards, Tie, absent_bytes
 from stagedb.graphs.sharing import ReductionRules, group_of, present_if_shared
 from stagedb.graphs.temporaries import temporary
+from stagedb.ir.expressions import Expression, largest, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     COPIES,

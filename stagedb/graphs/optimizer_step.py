@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stagedb.collectives import ALL_REDUCE
-from stagedb.expressions import Expression, number, smallest, symbol, total
 from stagedb.graphs.block import LaidOut, cut
 from stagedb.graphs.costs import Sizes
 from stagedb.graphs.factors import check_whole, factored
 from stagedb.graphs.muon import Muon, matrices, muon_step
 from stagedb.graphs.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
+from stagedb.ir.expressions import Expression, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     SGD,

@@ -8,11 +8,11 @@ from all weights of its stage (`stagedb.lowering.layer_owners`). Expressions hav
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from stagedb.expressions import Expression, number, parse, product, smallest, symbol, total
 from stagedb.graphs.block import LaidOut
 from stagedb.graphs.costs import Sizes
 from stagedb.graphs.muon import CHAIN
 from stagedb.graphs.sharing import of_experts
+from stagedb.ir.expressions import Expression, number, parse, product, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import Update
 from stagedb.ir.symbolic_graph import SymOp

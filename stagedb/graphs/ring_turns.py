@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from stagedb.collectives import ALL_GATHER
-from stagedb.expressions import number, symbol
+from stagedb.ir.expressions import number, symbol
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     AddReceived,

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stagedb.collectives import ALL_REDUCE, CollectiveKind
-from stagedb.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.graphs.costs import CLASS_BYTES
+from stagedb.ir.expressions import Expression, ceiling, largest, number, product, smallest, symbol
 from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.symbolic_graph import Collective, SymOp, When
 from stagedb.workflows import RECOMPUTE, Template

@@ -6,8 +6,8 @@ vocabulary-sized values, the gate of a gated feed-forward. A fused kernel has no
 
 from collections.abc import Callable, Mapping
 
-from stagedb.expressions import Expression, largest, number, smallest, symbol, total
 from stagedb.graphs.costs import CLASS_BYTES, Sizes
+from stagedb.ir.expressions import Expression, largest, number, smallest, symbol, total
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import (
     CrossEntropyGradient,

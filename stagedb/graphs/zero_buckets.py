@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stagedb.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, CollectiveKind
-from stagedb.expressions import Expression, number, smallest, symbol
 from stagedb.frameworks import Framework
 from stagedb.frameworks.bucket_policies import EACH, EACH_AT_END, NORM, ONE, ROOT, UNIT_AT_END
 from stagedb.graphs.sharing import BucketRule, ReductionRules
+from stagedb.ir.expressions import Expression, number, smallest, symbol
 from stagedb.ir.symbolic_graph import When
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.workflows import Template, Workflow, find_workflow

@@ -12,8 +12,8 @@ from types import MappingProxyType
 import numpy as np
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.files import shown
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.key_lengths import NO_SEMANTICS, check_lengths
 from stagedb.ir.layouts import MESH_AXES
 from stagedb.ir.operators import QUERIES, Array, HandOver, Momentum, Operator, RankPlace, Redistribution, load

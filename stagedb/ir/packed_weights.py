@@ -6,7 +6,7 @@ Kernels for them (Marlin and others) read a weight so and multiply in the format
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stagedb.expressions import Expression
+from stagedb.ir.expressions import Expression
 
 BITS = 4
 """Bits of a number."""

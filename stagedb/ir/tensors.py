@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from stagedb.expressions import Expression
+from stagedb.ir.expressions import Expression
 from stagedb.ir.facts import KEYS
 from stagedb.ir.operators._base import QUERIES, Operator, over
 from stagedb.ir.operators.serving import CacheAppend

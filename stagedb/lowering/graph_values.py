@@ -7,9 +7,10 @@ from typing import Any
 
 from stagedb.collectives import gathers
 from stagedb.errors import StagedbError
-from stagedb.expressions import evaluate, symbols
 from stagedb.files import shown
 from stagedb.frameworks import bucket_policy
+from stagedb.ir.expressions import evaluate
+from stagedb.ir.quotients import symbols
 from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.lowering.bucket_members import BucketOp, OpPlace, Part, Weight
 from stagedb.lowering.class_digests import Member

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stagedb.expressions import symbols
 from stagedb.graphs.muon import ORTHOGONALISATION
+from stagedb.ir.quotients import symbols
 from stagedb.lowering.bucket_members import Bucket, BucketOp
 from stagedb.lowering.class_digests import Member, StageWork
 from stagedb.lowering.graph_values import Evaluated, GraphRows

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.collectives import gathers, resizes
-from stagedb.expressions import evaluate, symbol
 from stagedb.graphs.costs import BLOCKED
 from stagedb.graphs.muon import STATE
+from stagedb.ir.expressions import evaluate, symbol
 from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor

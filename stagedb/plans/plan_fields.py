@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from stagedb.expressions import evaluate
+from stagedb.ir.expressions import evaluate
 from stagedb.plans.aspects import LayoutAspects
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.graph_options import GraphOptions

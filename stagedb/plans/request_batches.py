@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.expressions import evaluate, symbols
 from stagedb.files import shown
+from stagedb.ir.expressions import evaluate
+from stagedb.ir.quotients import symbols
 from stagedb.mentions import Word
 
 MOST_REQUESTS = 1 << 20

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from stagedb.errors import StagedbError
-from stagedb.expressions import evaluate, symbols
+from stagedb.ir.expressions import evaluate
+from stagedb.ir.quotients import symbols
 from stagedb.plans.request_batches import RequestBatch, RequestGroup
 
 

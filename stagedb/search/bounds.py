@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stagedb.advice.trials import GraphOf
-from stagedb.expressions import evaluate
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import MessageEnd, OpType, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.stage_blocks import CUT, Block, Stage, lay_out

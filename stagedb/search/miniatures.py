@@ -22,10 +22,11 @@ from typing import TypeVar
 import numpy as np
 
 from stagedb.collectives import gathers
-from stagedb.expressions import evaluate, symbols
 from stagedb.frameworks import bucket_policy
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.facts import Casts
 from stagedb.ir.operators.optimizer import ToHost
+from stagedb.ir.quotients import symbols
 from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.graph_values import of_experts

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.expressions import evaluate
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import KEYS
 from stagedb.ir.symbolic_graph import SymGraph, SymTensor
 from stagedb.mentions import Word

@@ -9,20 +9,9 @@ import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stagedb.expressions import (
-    DimensionError,
-    Expression,
-    canonical,
-    ceiling,
-    evaluate,
-    largest,
-    number,
-    parse,
-    smallest,
-    symbol,
-    symbols,
-)
-from stagedb.expressions.sympy_form import from_sympy, to_sympy
+from stagedb.ir.expressions import Expression, canonical, ceiling, evaluate, largest, number, parse, smallest, symbol
+from stagedb.ir.quotients import DimensionError, symbols
+from stagedb.ir.sympy_form import from_sympy, to_sympy
 
 NAMES = ("B", "F", "KV", "S", "dp", "tp", "e_act")
 names = st.sampled_from(NAMES)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.expressions import DimensionError, canonical, evaluate, parse, symbol, symbols
-from stagedb.expressions.parsing import MAX_LENGTH, MAX_NESTING
+from stagedb.ir.expressions import canonical, evaluate, parse, symbol
+from stagedb.ir.quotients import MAX_LENGTH, MAX_NESTING, DimensionError, symbols
 
 HOSTILE = {
     "import": "__import__('os')",

@@ -8,9 +8,9 @@ import rustworkx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.plans import GraphOptions
 from tests.ir.environments import environment
 from tests.ir.tiny import card

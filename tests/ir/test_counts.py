@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import OpType, SymGraph, SymOp
+from stagedb.ir.expressions import evaluate
 from stagedb.plans import GraphOptions
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import Compute, SymGraph, SymOp
+from stagedb.ir.expressions import evaluate
 from stagedb.plans import GraphOptions, Plan
 from tests.ir.environments import BATCH, SEQ, environment
 from tests.ir.tiny import card

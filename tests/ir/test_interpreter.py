@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import DimensionError, evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.interpreter import gradient_names, run_block
 from stagedb.ir.key_lengths import NO_SEMANTICS
 from stagedb.ir.operators import AdamW, Array, Quantize, SplitHeads, TokenMean, dump, load
+from stagedb.ir.quotients import DimensionError
 from stagedb.plans import GraphOptions, Plan
 from tests.ir.tiny import card
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.lowering import Program
 from stagedb.memory import Category, memory_of
 from stagedb.models import Card

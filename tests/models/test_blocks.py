@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.models import card_names, load_card
 from stagedb.plans import GraphOptions
 from tests.symbolic_rows import parameter

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import Attention, load
 from stagedb.lowering import program_of
 from stagedb.models import Card, from_hugging_face, load_card

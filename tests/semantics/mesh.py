@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from scripts.recording.drawn_values import drawn_table
-from stagedb.expressions import evaluate
 from stagedb.frameworks import find_framework
 from stagedb.graphs.sharing import group_of
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.interpreter import Interpreter
 from stagedb.ir.layouts import Layout, parse_layout
 from stagedb.ir.operators import Array, RankPlace, Receive, Redistribution, Rotate, Send

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from stagedb.expressions import evaluate
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import Array
 from stagedb.lowering.stage_blocks import Block, lay_out
 from stagedb.schedules import placement_of, stage_orders

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from stagedb.expressions import evaluate
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import Array
 from stagedb.ir.symbolic_graph import SymGraph, When
 from stagedb.schedules import LOOP, ChunkPlacement

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import CopyGathered, dump
 from stagedb.ir.symbolic_graph import Collective
 from stagedb.memory import memory_of

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower

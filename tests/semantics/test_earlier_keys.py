@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.frameworks import find_framework
 from stagedb.graphs.graph_identity import model_sizes
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.memory import memory_of
 from stagedb.models import Card
 from stagedb.plans import GraphOptions

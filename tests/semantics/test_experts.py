@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.plans import GraphOptions, Plan
 from tests.ir.environments import environment
 from tests.ir.tiny import card

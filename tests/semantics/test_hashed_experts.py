@@ -9,8 +9,8 @@ import pytest
 
 from scripts.recording.drawn_values import drawn_table
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import RankPlace, Route
 from stagedb.ir.operators.routing_variants import ChosenScores, TableChoice
 from stagedb.ir.symbolic_graph import Compute

@@ -10,8 +10,8 @@ import pytest
 
 from stagedb.api.forward_flops import forward_flops
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import RankPlace
 from stagedb.ir.operators.key_blocks import KeyBlockAttention, KeyBlockIndex
 from stagedb.memory import memory_of

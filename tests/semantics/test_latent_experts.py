@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.plans import GraphOptions
 from tests.ir.environments import environment
 from tests.semantics.running import example, pipeline

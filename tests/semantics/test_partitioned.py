@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import RMSNorm, dump
 from stagedb.ir.symbolic_graph import Collective, SymOp
 from stagedb.plans import GraphOptions

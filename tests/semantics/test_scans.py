@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.interpreter import run_block
 from stagedb.ir.operators import RankPlace, delta_rule, kimi_delta, lightning, selective_scan
 from stagedb.ir.symbolic_graph import Collective

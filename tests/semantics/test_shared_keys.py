@@ -9,8 +9,8 @@ import pytest
 
 from stagedb.api.forward_flops import forward_flops
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.interpreter import run_block
 from stagedb.ir.operators import Array, RankPlace, compressed
 from stagedb.ir.symbolic_graph import Collective

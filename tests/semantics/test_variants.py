@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import Array, IndexLossGradient, RankPlace
 from stagedb.ir.symbolic_graph import MessageEnd
 from stagedb.plans import GraphOptions

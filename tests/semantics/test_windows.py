@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import Compute
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import AdditiveMask, Array, Attention, RankPlace, Softmax
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans import GraphOptions

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.graphs.one_rank import on_one_rank
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.interpreter import cached_names
 from stagedb.models import Card, from_hugging_face
 from stagedb.plans import GraphOptions

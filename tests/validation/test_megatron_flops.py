@@ -17,8 +17,8 @@ from fractions import Fraction
 
 import pytest
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import Compute
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions

@@ -13,8 +13,8 @@ from math import prod
 
 import pytest
 
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import Collective, Compute, SymGraph
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions

@@ -12,8 +12,8 @@ import pytest
 from stagedb.api.searching import search
 from stagedb.api.serving_search import search_serving
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate, number
 from stagedb.graphs.model_graph import build_graph
+from stagedb.ir.expressions import evaluate, number
 from stagedb.ir.operators import Array
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.symbolic_graph import Compute

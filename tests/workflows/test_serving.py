@@ -9,10 +9,10 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.api.forward_flops import forward_flops
 from stagedb.errors import UsageError
-from stagedb.expressions import evaluate
 from stagedb.graphs.model_graph import build_graph
 from stagedb.graphs.one_rank import on_one_rank
 from stagedb.ir import SymGraph
+from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import Compute
 from stagedb.memory import Category, memory_of
 from stagedb.models import Card, card_names, load_card

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.expressions import Expression, number
+from stagedb.ir.expressions import Expression, number
 from stagedb.ir.facts import KEYS
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT

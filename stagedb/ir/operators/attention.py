@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, smallest
+from stagedb.ir.expressions import Expression, smallest
 from stagedb.ir.facts import KEYS
 from stagedb.ir.operators._base import (
     BEFORE,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, product
+from stagedb.ir.expressions import Expression, product
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.quantize import E4M3, E5M2, Quantize
 from stagedb.ir.tags import Tag

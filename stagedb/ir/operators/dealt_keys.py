@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stagedb.expressions import Expression, ceiling, number, symbol
+from stagedb.ir.expressions import Expression, ceiling, number, symbol
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, ceiling, number
+from stagedb.ir.expressions import Expression, ceiling, number
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, fused_gradient
 from stagedb.ir.operators.state_space import ChunkedScan, Gradients, Matmul
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, smallest
+from stagedb.ir.expressions import Expression, smallest
 from stagedb.ir.facts import KEYS
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, fused_gradient, over
 from stagedb.ir.operators.attention import Attention, AttentionGradient, Softmax

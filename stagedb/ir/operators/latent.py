@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, number
+from stagedb.ir.expressions import Expression, number
 from stagedb.ir.facts import KEYS
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, joined_gradient, over
 from stagedb.ir.operators.attention import Attention

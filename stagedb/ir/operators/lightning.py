@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, number
+from stagedb.ir.expressions import Expression, number
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving
 from stagedb.ir.operators.state_space import ChunkedScan, Gradients, Matmul
 from stagedb.workflows.training import INPUT_GRADIENT

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from stagedb.expressions import Expression, number, product, smallest, total
+from stagedb.ir.expressions import Expression, number, product, smallest, total
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, symbol
+from stagedb.ir.expressions import Expression, symbol
 from stagedb.ir.operators._base import Array, RankPlace, Size, fused_gradient
 from stagedb.ir.operators.attention import Attention
 from stagedb.ir.operators.heads import fold_heads, repeat_heads

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from stagedb.collectives import ALL_TO_ALL, KINDS, CollectiveKind
-from stagedb.expressions import Expression, number, smallest, symbol
+from stagedb.ir.expressions import Expression, number, smallest, symbol
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
 from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stagedb.expressions import Expression, largest, number, smallest, symbol
+from stagedb.ir.expressions import Expression, largest, number, smallest, symbol
 from stagedb.ir.operators._base import QUERIES, Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
 from stagedb.ir.operators.heads import fold_heads, repeat_heads
 from stagedb.ir.operators.scored_pairs import ScoredPairs, scaled_products

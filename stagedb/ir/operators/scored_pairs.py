@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stagedb.expressions import Expression, smallest
+from stagedb.ir.expressions import Expression, smallest
 from stagedb.ir.operators._base import Array, Operator, RankPlace
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, number
+from stagedb.ir.expressions import Expression, number
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, joined_gradient
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.state_space import ChunkedScan, Gradients, Matmul, SplitParts

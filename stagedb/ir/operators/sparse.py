@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression
+from stagedb.ir.expressions import Expression
 from stagedb.ir.facts import KEYS
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
 from stagedb.ir.operators.contraction import Einsum

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.expressions import Expression, ceiling, number, product, total
+from stagedb.ir.expressions import Expression, ceiling, number, product, total
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient, joined_gradient
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.latent import JoinLast

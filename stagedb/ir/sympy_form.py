@@ -2,19 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from stagedb.expressions.expression import Expression, ceiling, largest, number, product, smallest, symbol, total
-from stagedb.expressions.parsing import (
-    MAX_EXPONENT,
-    Call,
-    DimensionError,
-    Node,
-    Power,
-    Product,
-    Sum,
-    read,
-    shorten,
-)
 from stagedb.files import shown
+from stagedb.ir.expressions import Expression, ceiling, largest, number, product, smallest, symbol, total
+from stagedb.ir.quotients import MAX_EXPONENT, Call, DimensionError, Node, Power, Product, Sum, read, shorten
 
 if TYPE_CHECKING:
     import sympy
