@@ -28,13 +28,13 @@ from scripts._serving_plans import MEASURED, PLANS, MeasuredServing, ServedPlan
 from stagedb.api.model_names import card_source
 from stagedb.errors import UsageError
 from stagedb.lowering import Program, program_of
+from stagedb.lowering.columns import COLLECTIVE, RECV, SEND, Ops
 from stagedb.models import load_card
 from stagedb.plans import typed_words
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from stagedb.timing.op_durations import runs_of
 from stagedb.timing.step_profile import JobProfile
-from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, Ops
 
 ESTIMATES, THROUGHPUTS = (ROOT / "docs" / f"serving-{name}.csv" for name in ("estimates", "throughputs"))
 """The figures that docs/serving.md shows."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from stagedb.graphs.model_graph import build_graph
+from stagedb.lowering.columns import Workload
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.systems import System, load_system
@@ -16,7 +17,6 @@ from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.timeline import Order, clock, decide, run_step
 from stagedb.validation.step_prediction import plan_of
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
-from stagedb.workload.instance_columns import Workload
 
 Kind = tuple[str, str, str]
 """Accelerator, framework, and dense or experts."""

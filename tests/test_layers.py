@@ -18,7 +18,6 @@ CORE = (
         "schedules",
         "plans",
         "graphs",
-        "workload",
         "lowering",
         "memory",
         "timing",

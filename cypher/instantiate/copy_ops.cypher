@@ -1,5 +1,5 @@
 // Copy the ops of every block to every place of the block, for all types of ops. A place is a block at a position of a
-// class (stagedb/lowering/copies.py draws it). It has: class, chunk, block, position, layer (null outside layers),
+// class (stagedb/lowering/copied_rows.py draws it). It has: class, chunk, block, position, layer (null outside layers),
 // variant (the index of its values), here and mark (how the ids of its ops begin and end), peer (stages to the other
 // end of the messages of a cut), copies (by name of each copied symbolic op its order, index and runs).
 // The look-ups by block and by id are indexed. Nodes are made by CREATE: an interrupted instance is cleared first, and

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from stagedb.lowering.columns import Ints, Workload
 from stagedb.systems import System
 from stagedb.timing.domain_straddles import placed
 from stagedb.timing.op_durations import JobDurations
 from stagedb.timing.step_profile import lane_durations
-from stagedb.workload.instance_columns import Ints, Workload
 
 
 def moved(own: Ints, before: Ints, after: Ints, modelled: np.ndarray) -> Ints:

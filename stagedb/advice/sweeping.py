@@ -7,6 +7,7 @@ from stagedb.advice.bounds import bound_of
 from stagedb.advice.moved_times import durations_on
 from stagedb.advice.trials import Trials
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import Workload
 from stagedb.lowering.program import Program
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
@@ -15,7 +16,6 @@ from stagedb.systems import System
 from stagedb.timing import merit_of, node_graph_of, run_step, step_times
 from stagedb.timing.domain_straddles import placed
 from stagedb.timing.timeline import step_length
-from stagedb.workload.instance_columns import Workload
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from stagedb.advice.moved_times import moved
+from stagedb.lowering.columns import COLLECTIVE, SEND, Ints
 from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
 from stagedb.systems.system import FLAT
@@ -14,7 +15,6 @@ from stagedb.timing import Scaling, StepTimes, run_step
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.timeline import clock
 from stagedb.timing.whatif import scaled
-from stagedb.workload.instance_columns import COLLECTIVE, SEND, Ints
 
 HALF = Fraction(1, 2)
 

@@ -13,6 +13,7 @@ from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, 
 from stagedb.api.wanted_instances import StageClock, Wanted
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
+from stagedb.lowering.columns import Workload
 from stagedb.memory import ClassMemory, memory_of
 from stagedb.mentions import Word
 from stagedb.store import Store, current_user
@@ -23,7 +24,6 @@ from stagedb.store.naming import set_name, wanted_name
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job
 from stagedb.timing.framework_timing import as_used_by
-from stagedb.workload.instance_columns import Workload
 
 PARTS = ("kind", "axis", "phase", "stage")
 """Columns by which the critical path is split."""

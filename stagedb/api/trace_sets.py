@@ -13,6 +13,8 @@ from stagedb.api.system_choice import resolve_system
 from stagedb.api.wanted_instances import StageClock, Wanted, find_timed, find_wanted
 from stagedb.errors import UsageError
 from stagedb.files import file_name
+from stagedb.lowering.engine_pairs import ServedStep, check_chunks, check_steps, pair_degrees
+from stagedb.lowering.windows import LONGEST, check_window
 from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.plans import Mesh, Plan
@@ -22,9 +24,6 @@ from stagedb.systems.system import System
 from stagedb.traces import Report, Request, Summary, unpack_traces, validate_traces
 from stagedb.traces.rank_sets import shard_ranks
 from stagedb.traces.simulators import SimulatedJob
-from stagedb.workload.cache_shares import ServedStep, check_steps
-from stagedb.workload.engine_pairs import check_chunks, pair_degrees
-from stagedb.workload.windows import LONGEST, check_window
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""

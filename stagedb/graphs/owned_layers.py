@@ -2,7 +2,7 @@
 
 Megatron-Core 0.16.1, `LayerWiseDistributedOptimizer` in megatron/core/optimizer/layer_wise_optimizer.py. A weight is
 one parameter, and that of the experts of a layer as many as a rank has experts. Which of them are a rank's own follows
-from all weights of its stage (`stagedb.lowering.layer_owners`). Expressions have a symbol for each weight.
+from all weights of its stage (`stagedb.lowering.rank_classes`). Expressions have a symbol for each weight.
 """
 
 from collections.abc import Mapping

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from stagedb.frameworks import BucketPolicy
-from stagedb.lowering.expert_units import ExpertSpan, ExpertUnits
-from stagedb.lowering.stage_blocks import IssueOrder, Stage
+from stagedb.lowering.stage_blocks import ExpertSpan, ExpertUnits, IssueOrder, Stage
 from stagedb.workflows import TEMPLATES, Template
 
 

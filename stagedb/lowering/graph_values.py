@@ -13,10 +13,8 @@ from stagedb.ir.expressions import evaluate
 from stagedb.ir.quotients import symbols
 from stagedb.ir.symbolic_graph import BlockSpec
 from stagedb.lowering.bucket_members import BucketOp, OpPlace, Part, Weight
-from stagedb.lowering.class_digests import Member
-from stagedb.lowering.expert_units import ExpertSpan, spans
-from stagedb.lowering.layer_owners import all_owned
-from stagedb.lowering.stage_blocks import BUCKET, Block
+from stagedb.lowering.rank_classes import Member, all_owned
+from stagedb.lowering.stage_blocks import BUCKET, Block, ExpertSpan, spans
 from stagedb.plans import GROUP_AXES, Plan, members
 from stagedb.plans.expert_checks import uneven
 from stagedb.plans.token_copies import COPY_SYMBOLS

@@ -9,17 +9,31 @@ from typing import Any
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.facts import OpFacts
 from stagedb.ir.symbolic_graph import SymGraph
-from stagedb.lowering.class_digests import RankClass, operators_digest
-from stagedb.lowering.copied_rows import CopiedRows, IndexedGraph, rows_by_class, rows_of
-from stagedb.lowering.copies import Row
+from stagedb.lowering.columns import (
+    ClassColumns,
+    Workload,
+    class_of,
+    group_table,
+    placed,
+    rank_table,
+    tasks_of_rows,
+    with_calls,
+)
+from stagedb.lowering.copied_rows import (
+    CopiedRows,
+    IndexedGraph,
+    Row,
+    class_rows,
+    rank_layout,
+    rows_by_class,
+    rows_of,
+    task_rows,
+)
+from stagedb.lowering.overlapped_pairs import joined_tasks
 from stagedb.lowering.preparing import prepare
-from stagedb.lowering.statement_rows import class_rows, rank_layout, task_rows
+from stagedb.lowering.rank_classes import RankClass, operators_digest
 from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan
-from stagedb.workload.class_columns import class_of, group_table, rank_table, tasks_of_rows, with_calls
-from stagedb.workload.instance_columns import ClassColumns, Workload
-from stagedb.workload.message_routes import placed
-from stagedb.workload.overlapped_pairs import joined_tasks
 
 BucketWeights = Mapping[int, tuple[tuple[int, str, int], ...]]
 """By place of a bucket among the ops of a class: position, name and chunk of the weights that it carries."""

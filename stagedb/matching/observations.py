@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 
 from stagedb.collectives import exchanges
+from stagedb.lowering.columns import COMPUTE, ClassColumns, Workload
 from stagedb.matching.planned_ops import WORK, PlannedOp
 from stagedb.matching.rank_match import RankMatch
 from stagedb.matching.run_match import RunMatch
@@ -19,7 +20,6 @@ from stagedb.systems import System
 from stagedb.timing.lanes import lane_numbers
 from stagedb.timing.op_durations import computed_flops, runs_of
 from stagedb.timing.step_profile import lane_durations
-from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Workload
 
 MESSAGE = "message"
 """The kind of a call that is a send and its receive."""

@@ -7,10 +7,10 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.lowering import Program
-from stagedb.lowering.posted_order import issued
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ints
+from stagedb.lowering.issue_order import issued
 from stagedb.plans import Mesh
 from stagedb.schedules import Task
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ints
 
 MATMUL, ATTENTION = "matmul", "attention"
 

@@ -7,6 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.lowering.columns import ClassColumns
+from stagedb.lowering.overlapped_pairs import interleaved
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.memory.class_program import Carried, ChunkProgram, Item, PlacedWeight, local_chunk, programs, tasks_of
 from stagedb.memory.lifetimes import Lives
@@ -16,8 +18,6 @@ from stagedb.memory.usage import Alive, JointOrder, Point, Usage
 from stagedb.plans import Plan
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS, TaskKind
-from stagedb.workload.instance_columns import ClassColumns
-from stagedb.workload.overlapped_pairs import interleaved
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from stagedb.ir.expressions import evaluate, symbol
 from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
-from stagedb.lowering.copies import is_at_end
-from stagedb.lowering.layer_owners import Parameters, parameter_group
+from stagedb.lowering.columns import RUNS, TASK_KINDS, ClassColumns
+from stagedb.lowering.copied_rows import is_at_end
+from stagedb.lowering.rank_classes import Parameters, parameter_group
 from stagedb.lowering.stage_blocks import BUCKET, CUT
 from stagedb.memory.owned_weights import OwnedGather, owned_gather
 from stagedb.memory.share_place import FIRST, SharePlace
@@ -29,7 +30,6 @@ from stagedb.plans.shared_prefixes import repeated_bytes
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
 from stagedb.workflows import TaskKind
-from stagedb.workload.instance_columns import RUNS, TASK_KINDS, ClassColumns
 
 Key = tuple[str, int]
 """A tensor of the block at a position of the stage."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stagedb.lowering.layer_owners import Parameters, Weight, dealt, owner_places
+from stagedb.lowering.rank_classes import Parameters, Weight, dealt, owner_places
 from stagedb.plans import Plan
 
 

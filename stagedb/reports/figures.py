@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.lowering.columns import COMPUTE, RECV, ClassColumns
 from stagedb.reports.step_view import StepView
 from stagedb.schedules import Task
 from stagedb.systems import Accelerator
 from stagedb.timing import Lane, LaneTimes
 from stagedb.timing.op_durations import computed_flops
-from stagedb.workload.instance_columns import COMPUTE, RECV, ClassColumns
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.lowering.columns import Ints
 from stagedb.reports.figures import place_of
 from stagedb.reports.page_parts import Cell, TableColumn, table
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 from stagedb.timing import Reason
 from stagedb.workflows import TASK_KINDS
-from stagedb.workload.instance_columns import Ints
 
 ROWS = 16
 """Rows of the table. A longer path has consecutive legs of a stage in one row, and then short neighbours too."""

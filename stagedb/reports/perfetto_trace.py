@@ -10,6 +10,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.files import shown
+from stagedb.lowering.columns import ONCE_A_STEP, RECV, SEND, TYPES, Ints
 from stagedb.mentions import OPTIONS, Word
 from stagedb.reports.perfetto_packets import (
     BEGIN,
@@ -28,7 +29,6 @@ from stagedb.timing import Lane
 from stagedb.timing.node_graph import NO_STREAM, Reason
 from stagedb.traces.protobuf_columns import ByteRows, bytes_fields, constant, join, number_fields, texts
 from stagedb.workflows import TASK_KINDS
-from stagedb.workload.instance_columns import ONCE_A_STEP, RECV, SEND, TYPES, Ints
 
 GRANULARITIES = ("op", "task")
 MOST = 500_000

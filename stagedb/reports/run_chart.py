@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.lowering.columns import Ints
 from stagedb.reports.pipeline_chart import (
     ACROSS,
     HEIGHT,
@@ -23,7 +24,6 @@ from stagedb.reports.terminal_chart import span
 from stagedb.runs.overlaps import HALVES, Bools, communicates, in_half
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
 from stagedb.workflows import RECOMPUTE
-from stagedb.workload.instance_columns import Ints
 
 _DOINGS = {"backward": Doing.BACKWARD, RECOMPUTE: Doing.RECOMPUTE, "optimizer": Doing.STEP}
 """By phase; another one is drawn as forward."""

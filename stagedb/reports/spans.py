@@ -5,12 +5,12 @@ from enum import IntEnum
 
 import numpy as np
 
+from stagedb.lowering.columns import ONCE_A_STEP, Ints
 from stagedb.reports.step_view import StepView
 from stagedb.timing import Lane
 from stagedb.timing.node_graph import COMPUTE_STREAM
 from stagedb.timing.time_spent import Cover
 from stagedb.workflows import RECOMPUTE, TASK_KINDS, TEMPLATES
-from stagedb.workload.instance_columns import ONCE_A_STEP, Ints
 
 
 class Doing(IntEnum):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.files.texts import EVEN
+from stagedb.lowering.columns import COMPUTE, RECV
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
-from stagedb.workload.instance_columns import COMPUTE, RECV
 
 TERMS: Mapping[str, str] = {
     "busy": "computing",

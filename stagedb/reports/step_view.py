@@ -6,13 +6,13 @@ from typing import Self
 
 from stagedb.advice.serving_batches import BatchPoint
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import Workload
 from stagedb.memory import ClassMemory
 from stagedb.mentions import Word
 from stagedb.systems import System
 from stagedb.timing import JobProfile, Lane, Scaling, StepTimes
 from stagedb.timing.figures_of_merit import Merit
 from stagedb.timing.op_durations import JobDurations
-from stagedb.workload.instance_columns import Workload
 
 
 @dataclass(frozen=True)

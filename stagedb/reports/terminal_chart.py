@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import Ints
 from stagedb.mentions import OPTIONS, Word
 from stagedb.reports.spans import WORDS, Doing, covered, shares, spans
 from stagedb.reports.step_view import StepView
-from stagedb.workload.instance_columns import Ints
 
 LETTERS = "fbwrsc."
 """By `Doing`; capitals on the critical path, `*` if the lane of the critical path waits."""

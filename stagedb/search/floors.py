@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from stagedb.lowering.columns import ClassColumns
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.plans import Plan
@@ -19,7 +20,6 @@ from stagedb.search.transfers import Part
 from stagedb.systems import System
 from stagedb.systems.system import ASTRA_SIM, FLAT, Accelerator, Curve, Dimension, Number
 from stagedb.systems.tables.operator_times import OperatorTimes
-from stagedb.workload.instance_columns import ClassColumns
 
 MARGIN = Fraction(99, 100)
 """A factor of floors, so that sizes that are rounded down do not make a plan faster: see `rounds_little`."""

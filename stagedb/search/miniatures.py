@@ -28,6 +28,22 @@ from stagedb.ir.facts import Casts
 from stagedb.ir.operators.optimizer import ToHost
 from stagedb.ir.quotients import symbols
 from stagedb.ir.symbolic_graph import BlockSpec, Collective, SymGraph
+from stagedb.lowering.columns import (
+    CLOSED,
+    COLLECTIVE,
+    COMPUTE,
+    DATA,
+    EVERY,
+    LAST,
+    ONCE,
+    RUNS,
+    SEND,
+    TASK_KINDS,
+    ClassColumns,
+    Ints,
+    Origins,
+    Workload,
+)
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.graph_values import of_experts
 from stagedb.lowering.program import Program, lower
@@ -48,22 +64,6 @@ from stagedb.timing.lanes import Lane, find_lanes, group_of
 from stagedb.timing.sent_bytes import members_of, sent_by_member
 from stagedb.timing.step_profile import lane_durations
 from stagedb.workflows import RECOMPUTE
-from stagedb.workload.instance_columns import (
-    CLOSED,
-    COLLECTIVE,
-    COMPUTE,
-    DATA,
-    EVERY,
-    LAST,
-    ONCE,
-    RUNS,
-    SEND,
-    TASK_KINDS,
-    ClassColumns,
-    Ints,
-    Origins,
-    Workload,
-)
 
 K = TypeVar("K", tuple[str, bool], str)
 

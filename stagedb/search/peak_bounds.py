@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.graphs.zero_buckets import stays_open
+from stagedb.lowering.columns import Ints
 from stagedb.plans import Plan
 from stagedb.schedules import splits
 from stagedb.search.miniatures import MicroBatchFigures, StateFigures
 from stagedb.search.stage_moments import figures_of, moments
 from stagedb.search.transfers import Part
-from stagedb.workload.instance_columns import Ints
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.lowering.columns import Ints
 from stagedb.schedules import Order, Task, splits
-from stagedb.workload.instance_columns import Ints
 
 
 @dataclass(frozen=True)

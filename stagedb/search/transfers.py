@@ -15,19 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.collectives import gathers
+from stagedb.lowering.columns import CLOSED, COLLECTIVE, COMPUTE, DATA, FIRST, LAST, RECV, ClassColumns, Ints
 from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS
 from stagedb.timing.hidden_communication import DATA_AXES
-from stagedb.workload.instance_columns import (
-    CLOSED,
-    COLLECTIVE,
-    COMPUTE,
-    DATA,
-    FIRST,
-    LAST,
-    RECV,
-    ClassColumns,
-    Ints,
-)
 
 ClockMap = npt.NDArray[np.int64]
 """[states, states], ns: the new state i is the maximum over j of the old state j plus the entry [i, j]."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.lowering.columns import Ints
 from stagedb.timing.node_graph import NodeGraph, Reason
 from stagedb.timing.timeline import Timeline
-from stagedb.workload.instance_columns import Ints
 
 PARTS = ("kind", "axis", "phase", "stage", "class")
 """Criteria by which the critical path is divided."""

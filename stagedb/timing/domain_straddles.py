@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import Ints, Workload
 from stagedb.mentions import OPTIONS, Word, shown_in
 from stagedb.systems import Dimension, System
-from stagedb.workload.instance_columns import Ints, Workload
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from importlib.resources import files
 
 import yaml
 
+from stagedb.lowering.columns import Workload
 from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
 from stagedb.systems.system_files import load_system, system_names
 from stagedb.workflows import find_workflow
-from stagedb.workload.instance_columns import Workload
 
 FEW = 3
 """Rows that an error needs at least: with fewer, all rows of the kind count, and then those of the nearest kinds."""

@@ -7,12 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from stagedb.lowering.columns import COMPUTE
 from stagedb.plans import Plan
 from stagedb.systems import System
 from stagedb.timing.time_spent import StepTimes
 from stagedb.workflows import RECOMPUTE
 from stagedb.workflows.training import STEP
-from stagedb.workload.instance_columns import COMPUTE
 
 SECOND = 10**9
 """Nanoseconds."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from stagedb.collectives import gathers
 from stagedb.ir.facts import Casts
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, ClassColumns
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, DATA, ClassColumns
 
 SHARDS = "shards"
 """The word of `overlap.casts` for it."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from stagedb.ir.facts import Casts
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, EVERY, TEMPLATES, Ints, Ops, Workload
 from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.systems import System
 from stagedb.systems.system import inverse
@@ -26,7 +27,6 @@ from stagedb.timing.repeated_keys import REPEATED, repeat_ns
 from stagedb.timing.ring_merges import merge_ns
 from stagedb.timing.unit_copies import add_copies
 from stagedb.workflows.training import WEIGHT_GRADIENT
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, EVERY, TEMPLATES, Ints, Ops, Workload
 
 TABLE, FUSED, APART = "table:", "fused", "apart"
 _WEIGHTS = TEMPLATES.index(WEIGHT_GRADIENT.name)

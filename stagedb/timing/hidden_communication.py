@@ -16,12 +16,11 @@ from dataclasses import replace
 import numpy as np
 
 from stagedb.collectives import gathers, resizes
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, DATA, LAST, TEMPLATES, ClassColumns, Ints, Workload, issued_on
 from stagedb.systems import System
 from stagedb.timing.lanes import Lane, group_of
 from stagedb.timing.op_durations import JobDurations, LaneDurations
 from stagedb.workflows.training import FORWARD, STEP
-from stagedb.workload.class_columns import issued_on
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, LAST, TEMPLATES, ClassColumns, Ints, Workload
 
 DATA_AXES = ("dp", "dp_replicate", "dp_reshard", "edp", "data")
 """Axes over which gradients are reduced and parameters are gathered."""

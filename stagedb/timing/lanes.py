@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.lowering.columns import Groups, Ints, Workload
 from stagedb.systems import Dimension
 from stagedb.timing.network_position import rank_positions
-from stagedb.workload.instance_columns import Groups, Ints, Workload
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stagedb.lowering.columns import COLLECTIVE, SEND, Ints, Ops, Workload
 from stagedb.systems import Dimension, Placement, crossed, place
-from stagedb.workload.instance_columns import COLLECTIVE, SEND, Ints, Ops, Workload
 
 NEIGHBOURS = {(False, 1): "next", (False, -1): "previous", (True, 1): "ring_next", (True, -1): "ring_previous"}
 """Columns of a workload's ranks: the other end of a message, by whether it goes around a ring, and its direction."""

@@ -13,11 +13,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, TooLargeError, UsageError
 from stagedb.files import shown
-from stagedb.mentions import Word, call
-from stagedb.plans.graph_options import RINGS
-from stagedb.systems import Dimension
-from stagedb.timing.lanes import Lane, find_lanes
-from stagedb.workload.instance_columns import (
+from stagedb.lowering.columns import (
     COLLECTIVE,
     COMPUTE,
     LIMIT,
@@ -29,8 +25,12 @@ from stagedb.workload.instance_columns import (
     Ints,
     Workload,
 )
-from stagedb.workload.issue_order import CTRL_DEPS, sequence
-from stagedb.workload.issue_order import Sequence as Nodes
+from stagedb.lowering.issue_order import CTRL_DEPS, sequence
+from stagedb.lowering.issue_order import Sequence as Nodes
+from stagedb.mentions import Word, call
+from stagedb.plans.graph_options import RINGS
+from stagedb.systems import Dimension
+from stagedb.timing.lanes import Lane, find_lanes
 
 STREAMS = ("one", "axis")
 """How collectives and sends are put on streams: all of a rank on one stream, or each mesh axis on its own."""

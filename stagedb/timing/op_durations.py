@@ -15,6 +15,7 @@ from stagedb.collectives import exchanges
 from stagedb.errors import UsageError
 from stagedb.files import did_you_mean
 from stagedb.ir.packed_weights import PACKED
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, ONCE_A_STEP, RECV, RUNS, ClassColumns, Ints, Ops, Workload
 from stagedb.mentions import Word
 from stagedb.plans import FORMAT_BYTES
 from stagedb.plans.graph_options import RINGS
@@ -39,17 +40,6 @@ from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
 from stagedb.timing.repeated_keys import REPEATED, ring_repeats
-from stagedb.workload.instance_columns import (
-    COLLECTIVE,
-    COMPUTE,
-    ONCE_A_STEP,
-    RECV,
-    RUNS,
-    ClassColumns,
-    Ints,
-    Ops,
-    Workload,
-)
 
 _WEIGHTS = np.array([template.gradients == "weights" for template in workflows.TEMPLATES.values()])
 """Whether a template makes gradients of weights; by index of TEMPLATES."""

@@ -5,8 +5,8 @@ torchtitan's models do so until SDPA is called with enable_gqa (`repeat_kv` in t
 The ring of context-parallel ranks then sends keys, values and their gradients for all heads.
 """
 
+from stagedb.lowering.columns import COLLECTIVE, ClassColumns, Ops
 from stagedb.systems.system import Accelerator, inverse
-from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ops
 
 REPEATED = "repeated"
 """The word of `overlap.keys` for it."""

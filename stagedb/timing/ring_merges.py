@@ -9,8 +9,8 @@ Where only half of the rows take part, the halves are joined again. `fused` is T
 
 from collections.abc import Sequence
 
+from stagedb.lowering.columns import Ops
 from stagedb.systems.system import MERGES, Accelerator, inverse
-from stagedb.workload.instance_columns import Ops
 
 _, FUSED = MERGES
 _NARROW, _WIDE = 2, 4

@@ -10,8 +10,8 @@ from fractions import Fraction
 import numpy as np
 
 from stagedb.collectives import KINDS
+from stagedb.lowering.columns import COLLECTIVE, SEND, ClassColumns, Workload
 from stagedb.timing.op_durations import runs_of
-from stagedb.workload.instance_columns import COLLECTIVE, SEND, ClassColumns, Workload
 
 
 def sent_by_member(kind: str, size: Fraction, members: int) -> Fraction:

@@ -7,6 +7,7 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.files import shown
+from stagedb.lowering.columns import Workload
 from stagedb.mentions import Word
 from stagedb.plans import GROUP_AXES
 from stagedb.systems import Durations, System
@@ -20,7 +21,6 @@ from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.time_spent import StepTimes, step_times
 from stagedb.timing.timeline import Timeline, check_blocking, run_step, step_length
 from stagedb.timing.whatif import Scaling, scaled
-from stagedb.workload.instance_columns import Workload
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stagedb.lowering.columns import RECV, Ints
 from stagedb.timing.critical_path import Path, arrivals, critical_path, slack
 from stagedb.timing.node_graph import COMPUTE_STREAM, NodeGraph, Reason
 from stagedb.timing.timeline import Timeline
-from stagedb.workload.instance_columns import RECV, Ints
 
 
 @dataclass(frozen=True)

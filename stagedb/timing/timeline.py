@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.files import shown
+from stagedb.lowering.columns import RING_AXES, Ints
 from stagedb.mentions import Word
 from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, NO_STREAM, NodeGraph, Reason
-from stagedb.workload.instance_columns import RING_AXES, Ints
 
 LONGEST_STEP = 1 << 62
 """The longest step that stagedb counts [ns of all ranks together]: above it sums would no longer be whole numbers."""

@@ -11,10 +11,10 @@ is another one, and divided before it.
 import numpy as np
 
 from stagedb.collectives import gathers, resizes
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, DATA, ClassColumns, Ints
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems.system import Accelerator, inverse
 from stagedb.timing.hidden_communication import DATA_AXES
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, DATA, ClassColumns, Ints
 
 
 def add_copies(columns: ClassColumns, ns: Ints, copies: str, dtype: str, accelerator: Accelerator) -> None:

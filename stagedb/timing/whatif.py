@@ -11,10 +11,10 @@ import numpy.typing as npt
 from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
 from stagedb.files import did_you_mean, nearest, shown
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, SEND, ClassColumns, Ints
 from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph
 from stagedb.timing.op_durations import whole_ns
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, SEND, ClassColumns, Ints
 
 SELECTORS: Mapping[str, str] = {
     "compute": "what computes; of a kind, such as compute:matmul",

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.lowering.columns import TASK_KINDS, ClassColumns, Step, Workload
+from stagedb.lowering.columns import Groups as GroupColumns
+from stagedb.lowering.issue_order import Sequence as Nodes
 from stagedb.traces.encoded_class import EncodedClass
 from stagedb.traces.encoding import VERSION
 from stagedb.traces.formats import TraceFormat
@@ -18,9 +21,6 @@ from stagedb.traces.rank_sets import format_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 from stagedb.traces.trace_set import TraceSet
-from stagedb.workload.instance_columns import TASK_KINDS, ClassColumns, Step, Workload
-from stagedb.workload.instance_columns import Groups as GroupColumns
-from stagedb.workload.issue_order import Sequence as Nodes
 
 FORMAT = 1
 """Version of the manifest."""

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stagedb.collectives import exchanges
+from stagedb.lowering.columns import ClassColumns, Ints, issued_on, with_largest
 from stagedb.plans.mesh import TOKEN_AXES
-from stagedb.workload.class_columns import issued_on, with_largest
-from stagedb.workload.instance_columns import ClassColumns, Ints
 
 
 def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:

@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from stagedb.collectives import KINDS
 from stagedb.errors import StagedbError
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ops, Workload
+from stagedb.lowering.issue_order import CTRL_DEPS, DATA_DEPS, NodeLayout, Sequence
 from stagedb.mentions import call
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import protobuf_columns as wire
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.protobuf_columns import ByteRows, Bytes, Ints
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Ops, Workload
-from stagedb.workload.issue_order import CTRL_DEPS, DATA_DEPS, NodeLayout, Sequence
 
 VERSION = "0.0.4"
 """The version of Chakra's schema."""

@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.lowering.columns import Workload
+from stagedb.lowering.issue_order import sequence
 from stagedb.mentions import Word
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
@@ -27,8 +29,6 @@ from stagedb.traces.staging import staged_file
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
 from stagedb.traces.traffic import traffic_of
 from stagedb.traces.workload_checks import check_workload
-from stagedb.workload.instance_columns import Workload
-from stagedb.workload.issue_order import sequence
 
 
 def pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -> Summary:

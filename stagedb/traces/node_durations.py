@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.lowering.columns import SEND, ClassColumns, Workload
+from stagedb.lowering.engine_pairs import EnginePair
 from stagedb.systems import Costs, Transfer
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.workload.engine_pairs import EnginePair
-from stagedb.workload.instance_columns import SEND, ClassColumns, Workload
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class NodeTiming:
 def window_timing(timings: Sequence[NodeTiming], steps: Sequence[Workload], window: Workload) -> NodeTiming:
     """The durations of a window, whose ops are those of its steps one after another, and the tokens that stages send.
 
-    timings: those of each step, on one system. window: of `stagedb.workload.windows`. A part has ranks that are in one
+    timings: those of each step, on one system. window: of `stagedb.lowering.windows`. A part has ranks that are in one
     part of every step, and its own number in place of lanes. Over stages a step begins before the one before has ended,
     so that the window has a time of its own.
     """

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from stagedb.lowering.columns import TASK_KINDS
 from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.trace_set import ClassTraces
-from stagedb.workload.instance_columns import TASK_KINDS
 
 WIDEST = 9
 """Bytes of a varint that holds any value of 63 bits."""

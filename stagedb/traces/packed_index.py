@@ -16,13 +16,13 @@ import numpy as np
 
 from stagedb.collectives import KINDS
 from stagedb.errors import UsageError
+from stagedb.lowering.engine_pairs import pair_degrees
 from stagedb.systems.system import System
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import MESSAGE, Groups, SimulatedJob, Traffic
 from stagedb.traces.trace_set import MANIFEST, groups_text, key_of
-from stagedb.workload.engine_pairs import pair_degrees
 
 LARGEST_WORLD = 1 << 27
 """The largest number of ranks: as many as fit into memory on any machine."""

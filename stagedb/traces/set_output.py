@@ -10,6 +10,7 @@ from pathlib import Path
 from stagedb.cores import usable_cores
 from stagedb.errors import StagedbError, UsageError
 from stagedb.files import read_text, shown
+from stagedb.lowering.issue_order import GRANULARITIES
 from stagedb.mentions import Word
 from stagedb.traces.bundle import SCRIPT, manifest, write_texts
 from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
@@ -24,7 +25,6 @@ from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
 from stagedb.traces.staging import abandoned, mended, staged
 from stagedb.traces.trace_set import MANIFEST, TraceSet
-from stagedb.workload.issue_order import GRANULARITIES
 
 Progress = Callable[[int, int, int], None]
 """Called with the number of written ranks, the number of all ranks, and the number of written bytes."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from stagedb.lowering.columns import CACHES, COLLECTIVE, RING_AXES, SEND, ClassColumns, Workload
 from stagedb.traces.simulators import MESSAGE, Traffic
-from stagedb.workload.instance_columns import CACHES, COLLECTIVE, RING_AXES, SEND, ClassColumns, Workload
 
 _Key = tuple[str, str, int, int]
 """Kind, axis, direction of a message (of one with caches the place of the other end), bytes."""

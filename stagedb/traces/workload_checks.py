@@ -9,12 +9,12 @@ import numpy as np
 
 from stagedb.collectives import KINDS, SIMULATED
 from stagedb.errors import StagedbError
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
+from stagedb.lowering.issue_order import Sequence
 from stagedb.lowering.stage_blocks import BUCKET
 from stagedb.mentions import Word
 from stagedb.plans.graph_options import DEALT_KEYS
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, RECV, SEND, ClassColumns, Workload
-from stagedb.workload.issue_order import Sequence
 
 _MOST = 5
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from stagedb.lowering import Program
-from stagedb.lowering.posted_order import issued
+from stagedb.lowering.columns import COMPUTE, ClassColumns, Ints
+from stagedb.lowering.issue_order import issued, sequence
 from stagedb.plans import Mesh
 from stagedb.systems.cost_model import ORTHOGONALISATION
 from stagedb.traces import chakra_pb2 as pb
@@ -16,8 +17,6 @@ from stagedb.traces.trace_reading import TraceColumns, parse_trace
 from stagedb.validation.counts import CountedMessage, Counts
 from stagedb.validation.op_order import Event, traced, works
 from stagedb.validation.records import FLOP_KINDS
-from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints
-from stagedb.workload.issue_order import sequence
 
 WITH_FLOPS = (*FLOP_KINDS, "scan", "convolution")
 """Kinds of operators that have FLOPs. Traces have at least one operation of every other one, as simulators need."""

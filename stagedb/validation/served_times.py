@@ -21,6 +21,7 @@ from stagedb.files import path_text, read_text, shown
 from stagedb.files.tabular_files import csv_table
 from stagedb.graphs.graph_identity import model_sizes
 from stagedb.graphs.model_graph import build_graph
+from stagedb.lowering.columns import ClassColumns
 from stagedb.memory import Category, memory_of
 from stagedb.mentions import Word
 from stagedb.models import Card, card_names, load_card
@@ -31,7 +32,6 @@ from stagedb.shared_work import shared
 from stagedb.systems import load_system
 from stagedb.timing.expected_errors import ServedErrors
 from stagedb.timing.op_durations import computed_flops, unread_bytes
-from stagedb.workload.instance_columns import ClassColumns
 
 COLUMNS = (
     *("model_path", "system", "backend", "precision", "mode", "isl", "osl", "gemm_quant_mode", "batch_size"),

@@ -10,13 +10,13 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.api.comparing import share_of
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import RECV, TYPES
 from stagedb.models import load_card
 from stagedb.reports import StepView, sums_of, verdict
 from stagedb.reports.step_difference import TERMS
 from stagedb.store import Input, Store
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.timing import JobProfile, node_graph_of
-from stagedb.workload.instance_columns import RECV, TYPES
 from tests.ir.tiny import card
 
 Key = tuple[str, str, str | None, str]

@@ -9,12 +9,12 @@ from stagedb.api import Profile, Stagedb
 from stagedb.api.querying import find, queries
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph
+from stagedb.lowering.columns import TYPES, Workload
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, names
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.memory import analyse
 from stagedb.timing import node_graph_of
-from stagedb.workload.instance_columns import TYPES, Workload
 from tests.ir.tiny import card
 
 Rows = list[tuple[Any, ...]]

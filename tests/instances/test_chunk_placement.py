@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import RECV, SEND
+from stagedb.lowering.issue_order import sequence
 from stagedb.lowering.program import Program
 from stagedb.memory import Category, Point
 from stagedb.memory.class_memory import ClassMemory, class_memory
@@ -17,8 +19,6 @@ from stagedb.memory.class_program import PlacedWeight
 from stagedb.plans import Plan
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.traces.workload_checks import check_workload
-from stagedb.workload.instance_columns import RECV, SEND
-from stagedb.workload.issue_order import sequence
 from tests.ir.tiny import card
 from tests.sampling import examples
 

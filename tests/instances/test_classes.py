@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagedb.lowering.class_digests import ChunkWork, RankClass, StageWork, classify, feeds, work_digest
+from stagedb.lowering.rank_classes import ChunkWork, RankClass, StageWork, classify, feeds, work_digest
 from stagedb.lowering.stage_blocks import Block, IssueOrder, lay_out
 from stagedb.schedules import SCHEDULES, ChunkPlacement, ChunkRoute, Task, placement_of, receiver, stage_orders
 

@@ -7,9 +7,9 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import TEMPLATES, ClassColumns
 from stagedb.models.card import Card
 from stagedb.plans import Plan
-from stagedb.workload.instance_columns import TEMPLATES, ClassColumns
 from tests.ir.tiny import card
 
 

@@ -13,20 +13,11 @@ from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, ONCE, RECV, SEND, TASK_KINDS, ClassColumns, Workload
+from stagedb.lowering.issue_order import DATA_DEPS, NodeLayout, sequence
 from stagedb.plans import Plan
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
-from stagedb.workload.instance_columns import (
-    COLLECTIVE,
-    COMPUTE,
-    ONCE,
-    RECV,
-    SEND,
-    TASK_KINDS,
-    ClassColumns,
-    Workload,
-)
-from stagedb.workload.issue_order import DATA_DEPS, NodeLayout, sequence
 from tests.ir.tiny import card
 from tests.sampling import examples
 from tests.traces.simulated import workload_of

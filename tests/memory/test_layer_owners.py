@@ -17,7 +17,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.lowering import Program
-from stagedb.lowering.layer_owners import Parameters, dealt
+from stagedb.lowering.rank_classes import Parameters, dealt
 from stagedb.memory import memory_of
 from stagedb.memory.lifetimes import Category
 from stagedb.memory.usage import Usage

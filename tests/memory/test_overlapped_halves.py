@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import ClassColumns
+from stagedb.lowering.issue_order import sequence
 from stagedb.lowering.program import Program
 from stagedb.memory import ClassMemory
 from stagedb.memory.class_memory import class_memory
@@ -15,8 +17,6 @@ from stagedb.memory.class_program import PlacedWeight
 from stagedb.memory.lifetimes import Moment
 from stagedb.plans import Plan
 from stagedb.schedules import task_positions
-from stagedb.workload.instance_columns import ClassColumns
-from stagedb.workload.issue_order import sequence
 from tests.ir.tiny import card
 
 PLANS: dict[str, tuple[str, int, dict[str, Any]]] = {

@@ -10,6 +10,8 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import COLLECTIVE, RECV, SEND, ClassColumns
+from stagedb.lowering.issue_order import sequence
 from stagedb.lowering.program import Program
 from stagedb.memory import Category, memory_of
 from stagedb.memory.class_memory import ClassMemory, class_memory
@@ -19,8 +21,6 @@ from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.schedules import PostedReceive, Task, posted, stage_orders
 from stagedb.workflows.training import FORWARD_TASK
-from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, ClassColumns
-from stagedb.workload.issue_order import sequence
 
 LLAMA = Card(
     name="small",

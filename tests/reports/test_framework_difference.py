@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from stagedb.frameworks.profiles import find_profile
+from stagedb.lowering.columns import COMPUTE, RECV
 from stagedb.reports import StepView, sums_of
 from stagedb.reports.step_difference import TERMS, part_changes, term_changes
 from stagedb.systems import System, load_system
 from stagedb.timing import JobProfile, profile_job
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.whatif import Scaling
-from stagedb.workload.instance_columns import COMPUTE, RECV
 from tests.timing.test_hidden_communication import workload
 
 SHARDED: dict[str, object] = {"recipe": "torch", "dp": 2, "zero": 3, "param_dtype": "fp32", "reduce_dtype": "fp32"}

@@ -16,6 +16,7 @@ import pytest
 
 from stagedb.advice import what_ifs
 from stagedb.frameworks.profiles import find_profile
+from stagedb.lowering.columns import COLLECTIVE, SEND
 from stagedb.memory import Category
 from stagedb.reports import StepView, hotspots, render, shares
 from stagedb.reports.figures import held, place_of, works
@@ -26,7 +27,6 @@ from stagedb.systems import System
 from stagedb.timing import Scaling
 from stagedb.timing.expected_errors import expected_error
 from stagedb.timing.framework_timing import as_used_by
-from stagedb.workload.instance_columns import COLLECTIVE, SEND
 from tests.browsing import browser_path
 from tests.reports.jobs import PLANS, job
 

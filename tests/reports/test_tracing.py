@@ -10,10 +10,10 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import RECV, SEND
 from stagedb.reports import StepView, trace
 from stagedb.store import Store
 from stagedb.timing.node_graph import NO_STREAM
-from stagedb.workload.instance_columns import RECV, SEND
 from tests.reports.jobs import PLANS, job
 
 

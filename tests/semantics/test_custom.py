@@ -16,12 +16,12 @@ from stagedb.ir import SymGraph
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import SymOp
 from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.issue_order import sequence
 from stagedb.lowering.program import lower
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions, Plan, groups
 from stagedb.plans.graph_options import CpKind
 from stagedb.plans.strategy_files import AXES, MESH, WHOLE
-from stagedb.workload.issue_order import sequence
 from tests.ir.environments import environment
 from tests.ir.tiny import card
 from tests.sampling import examples

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from stagedb.lowering.columns import Ints
 from stagedb.timing import NodeGraph, Timeline, run_step
 from stagedb.timing.timeline import step_length
 from stagedb.timing.whatif import Scaling, scaled
-from stagedb.workload.instance_columns import Ints
 
 
 def by_lane(network: NodeGraph, durations: Mapping[int, Ints]) -> list[Ints]:

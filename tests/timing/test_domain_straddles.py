@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import Workload
 from stagedb.systems import Costs, System, load_system, parse_system
 from stagedb.timing import profile_job, timed_step
 from stagedb.timing.domain_straddles import placed, straddles
-from stagedb.workload.instance_columns import Workload
 from tests.timing.test_hidden_communication import workload
 
 

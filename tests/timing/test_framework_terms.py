@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stagedb.frameworks.profiles import find_profile
+from stagedb.lowering.columns import COMPUTE, ClassColumns, Ints, Workload
 from stagedb.systems import System, load_system
 from stagedb.systems.system import inverse
 from stagedb.systems.system_files import system_names
@@ -16,7 +17,6 @@ from stagedb.timing.framework_terms import in_step
 from stagedb.timing.framework_timing import Calibration, as_used_by, stretch_of
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
-from stagedb.workload.instance_columns import COMPUTE, ClassColumns, Ints, Workload
 from tests.timing.test_hidden_communication import on, workload
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE
 from stagedb.systems import Durations, Measured, System, load_system, parse_system
 from stagedb.systems.cost_model import Costs, Work
 from stagedb.systems.system import PowerLimit, inverse
@@ -18,7 +19,6 @@ from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
 from stagedb.timing.whatif import Scaling
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE
 from tests.timing.test_framework_terms import run
 from tests.timing.test_hidden_communication import on, workload
 

@@ -10,6 +10,7 @@ import pytest
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
 from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import COLLECTIVE, ClassColumns, Ints, Workload, issued_on
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.plans import Plan
@@ -19,8 +20,6 @@ from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.hidden_communication import hidden
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import LaneDurations, time_ops
-from stagedb.workload.class_columns import issued_on
-from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Ints, Workload
 from tests.ir.tiny import card
 
 

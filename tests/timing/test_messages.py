@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from stagedb.lowering.columns import COMPUTE
 from stagedb.timing.node_graph import Reason, node_graph_of
 from stagedb.timing.timeline import run_step
-from stagedb.workload.instance_columns import COMPUTE
 from tests.timing.stepping import by_lane
 from tests.timing.test_timeline import PLANS, durations, instance
 from tests.traces.synthetic import workload

@@ -8,11 +8,11 @@ from fractions import Fraction
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import COMPUTE, Workload
 from stagedb.systems import Durations, Measured, System, load_system
 from stagedb.systems.cost_model import Costs, Work
 from stagedb.systems.system import Overlap
 from stagedb.timing import Scaling, profile_job
-from stagedb.workload.instance_columns import COMPUTE, Workload
 from tests.timing.plain import PLAIN
 from tests.timing.test_timeline import PLANS, instance
 from tests.traces.synthetic import workload

@@ -7,6 +7,7 @@ import pytest
 
 from stagedb.frameworks.profiles import find_profile
 from stagedb.graphs.model_graph import build_graph
+from stagedb.lowering.columns import COLLECTIVE, Workload
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.plans import Plan
@@ -15,7 +16,6 @@ from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
 from stagedb.timing.ring_merges import moved
-from stagedb.workload.instance_columns import COLLECTIVE, Workload
 from tests.ir.tiny import card
 from tests.timing.test_framework_terms import run
 from tests.timing.test_fsdp_terms import moving

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import Workload
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import Accelerator, Collectives, Dimension, Overlap, System
 from stagedb.timing import profile_job
-from stagedb.workload.instance_columns import Workload
 
 CHIP = Accelerator(
     "chip",

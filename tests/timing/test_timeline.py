@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
+from stagedb.lowering.columns import COMPUTE, Ints, Tasks, Workload
 from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.schedules import replay, splits, unit_cost
@@ -24,7 +25,6 @@ from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, STREAMS, NodeGraph, node_graph_of
 from stagedb.timing.time_spent import Cover, step_times
 from stagedb.timing.timeline import Timeline, run_step, step_length
-from stagedb.workload.instance_columns import COMPUTE, Ints, Tasks, Workload
 from tests import lowered
 from tests.ir.tiny import card
 from tests.sampling import examples

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, SEND
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.time_spent import step_times
 from stagedb.timing.whatif import Scaling, scaled
-from stagedb.workload.instance_columns import COLLECTIVE, COMPUTE, SEND
 from tests.timing.stepping import by_lane, run_classes, what_if_classes
 from tests.traces.synthetic import workload
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from stagedb.lowering.columns import COLLECTIVE, SEND, Workload
 from stagedb.systems import CollectiveWork, Costs, System, Transfer
 from stagedb.timing import JobProfile, profile_job
 from stagedb.timing.lanes import group_of, stages_of
 from stagedb.timing.node_graph import node_graph_of
-from stagedb.workload.instance_columns import COLLECTIVE, SEND, Workload
 from tests.timing.plain import PLAIN
 from tests.timing.test_timeline import PLANS, instance
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
-from stagedb.traces import chakra_pb2 as pb
-from stagedb.workload.instance_columns import (
+from stagedb.lowering.columns import (
     COLLECTIVE,
     COMPUTE,
     DATA,
@@ -22,6 +21,7 @@ from stagedb.workload.instance_columns import (
     Tasks,
     Workload,
 )
+from stagedb.traces import chakra_pb2 as pb
 
 TYPES = (pb.COMP_NODE, pb.COMM_COLL_NODE, pb.COMM_SEND_NODE, pb.COMM_RECV_NODE)
 COLLECTIVES = {"all_reduce": 0, "all_gather": 2, "all_to_all": 6, "reduce_scatter": 7}

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from stagedb.lowering import program_of
+from stagedb.lowering.columns import Workload
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.systems import Accelerator, Dimension, Overlap, System
 from stagedb.timing import JobProfile, profile_job
 from stagedb.timing.lanes import lane_numbers
 from stagedb.traces.node_durations import NodeTiming, RankPart
-from stagedb.workload.instance_columns import Workload
 from tests.traces.written import export_workload
 
 CHIP = Accelerator(

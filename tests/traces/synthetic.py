@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagedb.ir.facts import NO_FACTS
-from stagedb.plans import GraphOptions, Mesh, Plan, groups
-from stagedb.schedules import stage_orders, task_positions
-from stagedb.workload.instance_columns import (
+from stagedb.lowering.columns import (
     COLLECTIVE,
     COMPUTE,
     DATA,
@@ -26,8 +24,11 @@ from stagedb.workload.instance_columns import (
     RankTable,
     Tasks,
     Workload,
+    steps,
+    towards,
 )
-from stagedb.workload.message_routes import steps, towards
+from stagedb.plans import GraphOptions, Mesh, Plan, groups
+from stagedb.schedules import stage_orders, task_positions
 
 FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, STEP = map(
     TEMPLATES.index, ("forward", "input_gradient", "weight_gradient", "step")

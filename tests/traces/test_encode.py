@@ -9,25 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError
+from stagedb.lowering.columns import COLLECTIVE, COMPUTE, DATA, EVERY, FIRST, LAST, LIMIT, PROGRAM, RECV, SEND, Workload
+from stagedb.lowering.issue_order import sequence
 from stagedb.plans import GraphOptions, Plan
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import protobuf_columns as wire
 from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
-from stagedb.workload.instance_columns import (
-    COLLECTIVE,
-    COMPUTE,
-    DATA,
-    EVERY,
-    FIRST,
-    LAST,
-    LIMIT,
-    PROGRAM,
-    RECV,
-    SEND,
-    Workload,
-)
-from stagedb.workload.issue_order import sequence
 from tests.sampling import examples
 from tests.traces.plain import parse, plain_dependencies, plain_nodes, serialize
 from tests.traces.synthetic import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT, Op, columns, stage_tasks, workload

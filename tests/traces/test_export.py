@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.lowering.columns import Groups, Workload
 from stagedb.traces import validate_traces
 from stagedb.traces.rank_sets import format_ranks, parse_ranks
 from stagedb.traces.set_output import Request
-from stagedb.workload.instance_columns import Groups, Workload
 from tests.sampling import examples
 from tests.traces.plain import parse, plain_nodes
 from tests.traces.synthetic import workload

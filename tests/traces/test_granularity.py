@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
+from stagedb.lowering.issue_order import sequence
 from stagedb.traces import TraceColumns, read_trace, validate_traces
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.workload.issue_order import sequence
 from tests.sampling import examples
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stagedb.lowering.columns import Groups
 from stagedb.traces import bundle, trace_set
 from stagedb.traces.bundle import groups_of
 from stagedb.traces.exporting import trace_set as traces_of
 from stagedb.traces.packed_file import INDEX, Packed, write_packed
-from stagedb.workload.instance_columns import Groups
 from tests.traces.synthetic import workload
 
 

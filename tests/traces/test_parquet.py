@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import Workload
 from stagedb.traces import Request, read_trace, unpack_traces, validate_traces
 from stagedb.traces.checksums import CHECKSUMS
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.formats import PACKED, OneFile
 from stagedb.traces.formats.parquet_tables import NODE_COLUMNS, PARQUET, find
 from stagedb.traces.trace_reading import TraceColumns
-from stagedb.workload.instance_columns import Workload
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of, timing
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from stagedb.lowering.columns import RECV, Workload
 from stagedb.systems import System, load_system
 from stagedb.traces.exporting import pack, trace_set
 from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart
 from stagedb.traces.set_output import Counter, Progress, Request, Summary, WriteClock, write_set
-from stagedb.workload.instance_columns import RECV, Workload
 
 
 def timing(workload: Workload, system: System | None = None) -> NodeTiming:

@@ -13,6 +13,7 @@ import pytest
 
 from stagedb.api import Stagedb, unpack
 from stagedb.errors import StagedbError, UsageError
+from stagedb.lowering.engine_pairs import CacheSide, EnginePair, engine_pair, messages, pair_degrees
 from stagedb.memory import Category, memory_of
 from stagedb.models import Card, load_card
 from stagedb.plans import FORMAT_BYTES
@@ -23,8 +24,6 @@ from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import validate_traces
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.node_durations import pair_timing
-from stagedb.workload.cache_shares import CacheSide, messages
-from stagedb.workload.engine_pairs import EnginePair, engine_pair, pair_degrees
 from tests import lowered
 from tests.ir.tiny import card
 from tests.runs.replayed_run import replay_step

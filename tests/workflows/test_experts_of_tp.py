@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
+from stagedb.lowering.columns import COLLECTIVE, ClassColumns, Workload
 from stagedb.memory import Category, memory_of
 from stagedb.models import Card, load_card
-from stagedb.workload.instance_columns import COLLECTIVE, ClassColumns, Workload
 from tests import lowered
 from tests.ir.tiny import card
 

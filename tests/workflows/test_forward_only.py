@@ -11,6 +11,7 @@ from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import Program
+from stagedb.lowering.columns import TASK_KINDS
 from stagedb.memory import Category, memory_of
 from stagedb.models.card import Card
 from stagedb.plans import GraphOptions, Plan
@@ -19,7 +20,6 @@ from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from stagedb.traces import validate_traces
 from stagedb.workflows import WORKFLOWS
-from stagedb.workload.instance_columns import TASK_KINDS
 from tests import lowered
 from tests.ir.tiny import card
 

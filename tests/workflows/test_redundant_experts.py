@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.operators import Array, RankPlace, Route
+from stagedb.lowering.columns import COLLECTIVE, Workload
 from stagedb.memory import Category, memory_of
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
 from stagedb.plans.expert_copies import numbers_of_copies, placed
-from stagedb.workload.instance_columns import COLLECTIVE, Workload
 from tests import lowered
 from tests.ir.tiny import card
 from tests.semantics.test_serving import TOKENS, Serving, agree, by_position, whole

@@ -9,6 +9,8 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
+from stagedb.lowering.columns import COLLECTIVE
+from stagedb.lowering.windows import window
 from stagedb.memory import Category, memory_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
@@ -17,8 +19,6 @@ from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from stagedb.traces import validate_traces
 from stagedb.traces.node_durations import window_timing
-from stagedb.workload.instance_columns import COLLECTIVE
-from stagedb.workload.windows import window
 from tests import lowered
 from tests.ir.tiny import card
 from tests.timing.replayed import Run, Traces

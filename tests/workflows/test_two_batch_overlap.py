@@ -10,6 +10,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.lowering import Program
+from stagedb.lowering.overlapped_pairs import interleaved
 from stagedb.models import load_card
 from stagedb.plans import Plan
 from stagedb.schedules import pairs
@@ -17,7 +18,6 @@ from stagedb.store import Store
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from stagedb.traces import validate_traces
-from stagedb.workload.overlapped_pairs import interleaved
 from tests import lowered
 from tests.ir.tiny import card
 

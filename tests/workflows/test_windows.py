@@ -11,6 +11,7 @@ import pytest
 from stagedb.api import Stagedb, unpack
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph
+from stagedb.lowering.windows import handed_tokens, window
 from stagedb.models import Card
 from stagedb.plans import GraphOptions
 from stagedb.plans.request_batches import batch_of
@@ -20,8 +21,6 @@ from stagedb.timing import profile_job
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import validate_traces
 from stagedb.traces.node_durations import window_timing
-from stagedb.workload.handed_tokens import handed_tokens
-from stagedb.workload.windows import window
 from tests import lowered
 from tests.ir.tiny import card
 from tests.runs.replayed_run import replay_step

@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 
 from stagedb.files.stored_values import json_mapping
+from stagedb.lowering.columns import Workload
+from stagedb.lowering.engine_pairs import CacheSide, engine_pair
+from stagedb.lowering.issue_order import sequence
+from stagedb.lowering.overlapped_pairs import joined_tasks
+from stagedb.lowering.windows import window
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole
 from stagedb.store.contents.instance_reading import find, read_class, read_facts, read_workload
@@ -24,12 +29,6 @@ from stagedb.traces.set_output import (
     writers_for,
 )
 from stagedb.traces.simulators import simulator_named
-from stagedb.workload.cache_shares import CacheSide
-from stagedb.workload.engine_pairs import engine_pair
-from stagedb.workload.instance_columns import Workload
-from stagedb.workload.issue_order import sequence
-from stagedb.workload.overlapped_pairs import joined_tasks
-from stagedb.workload.windows import window
 
 Timed = tuple[str, str | None]
 """An instance, and its profile with the durations of its nodes."""

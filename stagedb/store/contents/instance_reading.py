@@ -13,6 +13,21 @@ from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.files.stored_values import DamagedError, json_mapping
 from stagedb.ir.facts import OpFacts
+from stagedb.lowering.columns import (
+    NO_EDGES,
+    ClassColumns,
+    Groups,
+    RankTable,
+    Workload,
+    class_of,
+    group_table,
+    ints,
+    op_order,
+    placed,
+    rank_table,
+    with_calls,
+)
+from stagedb.lowering.overlapped_pairs import joined_tasks
 from stagedb.lowering.program import BucketWeights, Program
 from stagedb.mentions import call
 from stagedb.plans import Plan
@@ -25,10 +40,6 @@ from stagedb.store.contents.instance_digests import (
     groups_digest,
     ranks_digest,
 )
-from stagedb.workload.class_columns import NO_EDGES, class_of, group_table, ints, op_order, rank_table, with_calls
-from stagedb.workload.instance_columns import ClassColumns, Groups, RankTable, Workload
-from stagedb.workload.message_routes import placed
-from stagedb.workload.overlapped_pairs import joined_tasks
 
 READERS = 4
 """How many statements of an instance run at the same time."""

@@ -18,18 +18,22 @@ from stagedb.errors import StagedbError
 from stagedb.files import check_unicode
 from stagedb.files.stored_values import json_mapping
 from stagedb.graphs.graph_rows import blocks_of
-from stagedb.lowering.class_digests import RankClass
-from stagedb.lowering.copies import Row, bucket_rows, count_ops, place_rows, with_copies
-from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph
-from stagedb.lowering.preparing import classes_of, prepare, with_all_words
-from stagedb.lowering.statement_rows import (
+from stagedb.lowering.copied_rows import (
+    Row,
     bucket_links,
+    bucket_rows,
     class_rows,
+    count_ops,
+    place_rows,
     rank_layout,
     task_feed_rows,
     task_order_rows,
     task_rows,
+    with_copies,
 )
+from stagedb.lowering.graph_values import Evaluated, GraphRows, evaluate_graph
+from stagedb.lowering.preparing import classes_of, prepare, with_all_words
+from stagedb.lowering.rank_classes import RankClass
 from stagedb.mentions import Word
 from stagedb.plans import AxisGroups, Plan
 from stagedb.schedules import splits

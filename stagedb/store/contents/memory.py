@@ -6,6 +6,8 @@ from typing import Any
 
 from stagedb.files import shown
 from stagedb.files.stored_values import json_mapping
+from stagedb.lowering.columns import ClassColumns
+from stagedb.lowering.overlapped_pairs import joined_tasks
 from stagedb.lowering.program import BucketWeights
 from stagedb.memory.class_memory import ClassMemory, memory_of_classes
 from stagedb.memory.share_place import FIRST, SharePlace
@@ -13,8 +15,6 @@ from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole, reading
 from stagedb.store.contents.instance_reading import READERS, find, read_carried, read_class, read_facts
 from stagedb.store.contents.memory_proofs import memory_digest
-from stagedb.workload.instance_columns import ClassColumns
-from stagedb.workload.overlapped_pairs import joined_tasks
 
 
 def analyse(

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.lowering.columns import ClassColumns, Workload
 from stagedb.mentions import call
 from stagedb.store import Store, read_whole
 from stagedb.traces.node_durations import NodeTiming, RankPart
 from stagedb.traces.protobuf_columns import Ints
-from stagedb.workload.instance_columns import ClassColumns, Workload
 
 
 def read_timing(store: Store, profile: str, workload: Workload) -> NodeTiming:

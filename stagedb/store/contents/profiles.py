@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from stagedb.files import check_unicode
+from stagedb.lowering.columns import ONCE_A_STEP, TASK_KINDS
 from stagedb.mentions import Word
 from stagedb.store import Input, Lease, Store, ask_again, building, delete
 from stagedb.store.contents.memory import analyse
@@ -23,7 +24,6 @@ from stagedb.systems import Durations
 from stagedb.timing.critical_path_rows import Row, path_rows
 from stagedb.timing.step_profile import JobProfile
 from stagedb.timing.whatif import Scaling
-from stagedb.workload.instance_columns import ONCE_A_STEP, TASK_KINDS
 
 FORMAT = 1
 """Version of the contents of a profile; part of its id."""

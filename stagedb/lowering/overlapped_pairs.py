@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 
 from stagedb.ir.facts import FEED_FORWARD
+from stagedb.lowering.columns import COLLECTIVE, RECV, SEND, UPWARD, ClassColumns, Ints
 from stagedb.plans import Plan
 from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.schedules import pairs
 from stagedb.systems.tables.operator_times import is_attention_kernel, over_cache
 from stagedb.workflows import RECOMPUTE
-from stagedb.workload.instance_columns import COLLECTIVE, RECV, SEND, UPWARD, ClassColumns, Ints
 
 _PARTS = 8
 """Places of a layer in a pair's order."""
