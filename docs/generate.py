@@ -860,7 +860,7 @@ GATHERED = '{"regions": {"ffn": {"batch": ["dp"], "seq": ["cp", "tp"]}}, "weight
 def strategy_choices() -> str:
     """The choices of a search over strategies with the rules that they mean."""
     from stagedb.plans.strategy_files import Rules
-    from stagedb.search.region_choices import CHOICES, RegionChoice
+    from stagedb.search.space import CHOICES, RegionChoice
 
     def text(rules: Rules) -> str:
         found = []

@@ -12,8 +12,8 @@ TRIALS = 5
 NAMES = {
     "lower": ("stagedb.lowering:lower", "stagedb.workload.copied_instances:copy_in_memory"),
     "graph": ("stagedb.lowering:IndexedGraph", "stagedb.workload.copied_instances:GraphInMemory"),
-    "memory": ("stagedb.memory:memory_of", "stagedb.advice.trials:memory_of"),
-    "peak": ("stagedb.memory:peak_of", "stagedb.advice.trials:peak_of"),
+    "memory": ("stagedb.memory:memory_of", "stagedb.search.trials:memory_of"),
+    "peak": ("stagedb.memory:peak_of", "stagedb.search.trials:peak_of"),
     "step": ("stagedb.timing:step_of", "stagedb.timing:timed_step"),
 }
 

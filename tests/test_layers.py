@@ -21,7 +21,6 @@ CORE = (
         "lowering",
         "memory",
         "timing",
-        "advice",
         "search",
         "traces",
         "runs",
@@ -249,7 +248,7 @@ EDGE = {"cli", "serve", "agents", "api", "store", "__init__", "mentions"}
 OPTION = re.compile(r"(?<![\w-])--[a-z]|`stagedb ")
 
 OTHERS_OPTIONS = {
-    "advice/ray_workers.py": ("ray start --head",),
+    "search/ray_workers.py": ("ray start --head",),
     "frameworks/bucket_policies.py": ("--overlap-grad-reduce", "--use-distributed-optimizer"),
     "frameworks/profiles.py": (
         *("--pp-partition-method", "--sequence-parallel", "--use-flash-attn", "--overlap-grad-reduce"),

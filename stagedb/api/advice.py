@@ -5,9 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from stagedb.advice import Advice, Change, Trials, advise, profile_command
-from stagedb.advice.advising import LEAN
-from stagedb.advice.commands import needed_words, words_with
 from stagedb.api import catalog, provenance
 from stagedb.api.programs import graph_of
 from stagedb.api.results import Advised, Rows
@@ -17,7 +14,10 @@ from stagedb.frameworks.profiles import find_profile
 from stagedb.mentions import OPTIONS, Word
 from stagedb.plans import Plan
 from stagedb.plans.written_words import OPTION_WORDS
+from stagedb.search.advising import LEAN, Advice, Change, advise
 from stagedb.search.bounds import Bounds
+from stagedb.search.commands import needed_words, profile_command, words_with
+from stagedb.search.trials import Trials
 from stagedb.store import Store
 from stagedb.systems.system_files import DEFAULT
 from stagedb.timing import ProfileInputs

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from stagedb.advice import Trials
 from stagedb.api import lookup, provenance
 from stagedb.api.results import Rows, RunInfo
 from stagedb.api.run_systems import preset_of
@@ -14,6 +13,7 @@ from stagedb.errors import UsageError
 from stagedb.mentions import Word, call
 from stagedb.plans.request_batches import NotEnoughError, batch_of
 from stagedb.runs.untimed_run import without_times
+from stagedb.search.trials import Trials
 from stagedb.store import Store
 
 COLUMNS = ("rank", "number", "workflow", "prefills", "decodes", "tokens", "keys", "seen", "busy", "expected", "ratio")

@@ -10,7 +10,6 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from stagedb.advice.commands import needed_words, plan_command
 from stagedb.api import catalog, model_names
 from stagedb.api.results import InstanceInfo, ProfileInfo, RunInfo
 from stagedb.api.wanted_instances import DEFAULT_MODEL, DEFAULT_WORDS
@@ -18,6 +17,7 @@ from stagedb.mentions import OPTIONS, Word
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
+from stagedb.search.commands import needed_words, plan_command
 from stagedb.store import Input, Store
 from stagedb.store.contents.profiles import exact_text, inputs_of, profile_id
 from stagedb.systems import System

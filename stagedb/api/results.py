@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stagedb.api.run_times import RunTimes
     from stagedb.models import SequenceLength
     from stagedb.search import SearchResult
-    from stagedb.search.ties import Ties
+    from stagedb.search.candidates import Ties
     from stagedb.store import Field
     from stagedb.store.answer_parts import FoundGraph, QueryPlan
     from stagedb.systems import Coverage

@@ -10,9 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stagedb.advice import Trials
-from stagedb.advice.commands import needed_words, profile_command, words_with
-from stagedb.advice.ray_workers import check_address
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import ComparedPlan, Rows, Searched
@@ -30,13 +27,15 @@ from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.plans.written_words import typed_words
 from stagedb.schedules import SCHEDULES
-from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, comparisons, searching, shards
+from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, comparisons, searching
 from stagedb.search.branches import SearchPlace
+from stagedb.search.candidates import ties_of
+from stagedb.search.commands import needed_words, profile_command, words_with
+from stagedb.search.comparisons import RegionChange, region_changes
 from stagedb.search.conditions import Condition
-from stagedb.search.region_changes import RegionChange, region_changes
-from stagedb.search.region_choices import short_words
-from stagedb.search.space import USUAL, groups_of
-from stagedb.search.ties import ties_of
+from stagedb.search.ray_workers import check_address
+from stagedb.search.space import USUAL, groups_of, short_words
+from stagedb.search.trials import Trials
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.timing.expected_errors import ExpectedError, expected_error
@@ -318,13 +317,13 @@ def search_in(
         if found.covered:
             remove_shards(store, asked.request)
     else:
-        one = shards.shard_of(shard)
+        one = searching.shard_of(shard)
         found, new = record_shard(
             store,
             asked.request,
             one,
             lambda known, settled, elsewhere: run(shards=one, known=known, settled=settled, elsewhere=elsewhere),
-            partial(shards.merged, asked.request, asked.card, asked.systems),
+            partial(searching.merged, asked.request, asked.card, asked.systems),
             asked.instance_of,
         )
     result = searched(found, asked.name, asked.regions(found), asked.errors, kept=True, new=new)
@@ -344,14 +343,14 @@ def _go_on(
     parts, of = finished_parts(store, asked.request)
     known = [*known, *known_of(store, asked.request)]
     if len(parts) < of:
-        return shards.rest(
+        return searching.rest(
             asked.request,
             asked.card,
             parts,
             of,
             lambda others, found: run(shards=others, found=found, known=known, settled=settled),
         )
-    whole = shards.merged(asked.request, asked.card, asked.systems, parts, of)
+    whole = searching.merged(asked.request, asked.card, asked.systems, parts, of)
     if whole.covered:
         return whole
     # A shard ruled out plans by a plan that no shard has: that plan's shard was removed, and searched by another

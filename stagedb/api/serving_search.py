@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from stagedb.advice.commands import needed_words, profile_command
 from stagedb.api import model_names
 from stagedb.api.python_words import for_python
 from stagedb.api.results import Rows
@@ -20,6 +19,7 @@ from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.serving_checks import check_acceptance
 from stagedb.plans.written_words import typed_words
+from stagedb.search.commands import needed_words, profile_command
 from stagedb.search.serving import Engines, Lack, Report, Role, ServingPlan, ServingResult, best_engines
 from stagedb.search.serving_engines import EngineLayout, ServingLoad, StepWords
 from stagedb.systems.system import System

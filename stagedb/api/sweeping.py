@@ -6,21 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from stagedb.advice import Trials
-from stagedb.advice.sensitivities import NumberGain, Sensitivity, sensitivity
-from stagedb.advice.sweeping import PointOutcome, Refusal, SweepPoint, sweep
-from stagedb.advice.variations import (
-    NUMBERS,
-    SYSTEM,
-    Variation,
-    changed_system,
-    point_name,
-    points,
-    read_variation,
-    shown_text,
-    shown_value,
-    variation,
-)
 from stagedb.api import lookup, model_names, profiling, provenance
 from stagedb.api.programs import graph_of
 from stagedb.api.results import Gains, Rows, Swept
@@ -31,6 +16,26 @@ from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.mentions import OPTIONS, Word, call
 from stagedb.models import Card
 from stagedb.plans import GraphOptions, Plan
+from stagedb.search.sweeping import (
+    NUMBERS,
+    SYSTEM,
+    NumberGain,
+    PointOutcome,
+    Refusal,
+    Sensitivity,
+    SweepPoint,
+    Variation,
+    changed_system,
+    point_name,
+    points,
+    read_variation,
+    sensitivity,
+    shown_text,
+    shown_value,
+    sweep,
+    variation,
+)
+from stagedb.search.trials import Trials
 from stagedb.store import Store
 from stagedb.systems import System
 from stagedb.systems.system_numbers import find_number

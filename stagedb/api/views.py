@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stagedb.advice.serving_batches import BatchPoint, batch_points
 from stagedb.api import lookup, model_names, profiling, sweeping
 from stagedb.api.provenance import of_step
 from stagedb.api.results import Chart, InstanceInfo, ProfileInfo, Viewed, kind_of
@@ -19,6 +18,7 @@ from stagedb.plans import Plan
 from stagedb.reports import PageParts, StepView, check, draw, render, render_pair, step_parts, sums_of, trace, verdict
 from stagedb.reports.memory_sections import MomentLink
 from stagedb.reports.pipelines_picture import pipelines_picture
+from stagedb.search.trials import BatchPoint, batch_points
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.memory import analyse

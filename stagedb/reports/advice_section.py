@@ -2,10 +2,11 @@
 
 from html import escape
 
-from stagedb.advice import bound_of, what_ifs
 from stagedb.reports.page_parts import Cell, TableColumn, table
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
+from stagedb.search.trials import bound_of
+from stagedb.search.what_ifs import what_ifs
 
 
 def advice_section(job: StepView) -> str:

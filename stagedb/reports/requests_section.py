@@ -4,13 +4,13 @@ import itertools
 from collections.abc import Sequence
 from html import escape
 
-from stagedb.advice.serving_batches import BatchPoint
 from stagedb.files import GB
 from stagedb.plans import Plan
 from stagedb.reports.candidates_chart import MS, axis_over, grid_of
 from stagedb.reports.page_parts import Cell, TableColumn, percent, table
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
+from stagedb.search.trials import BatchPoint
 
 
 def requests_section(job: StepView) -> str:

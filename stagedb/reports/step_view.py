@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from stagedb.advice.serving_batches import BatchPoint
 from stagedb.errors import UsageError
 from stagedb.lowering.columns import Workload
 from stagedb.memory import ClassMemory
 from stagedb.mentions import Word
+from stagedb.search.trials import BatchPoint
 from stagedb.systems import System
 from stagedb.timing import JobProfile, Lane, Scaling, StepTimes
 from stagedb.timing.figures_of_merit import Merit

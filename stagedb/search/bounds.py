@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stagedb.advice.trials import GraphOf
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import MessageEnd, OpType, SymGraph
 from stagedb.lowering.copied_rows import IndexedGraph
@@ -41,9 +40,9 @@ from stagedb.search.miniatures import (
     state_figures,
 )
 from stagedb.search.peak_bounds import ChunkParts, Chunks, StageOrders, fullest_stage, sum_of
-from stagedb.search.rehearsals import TaskMap, TaskOrder, TaskSort
 from stagedb.search.space import Words
-from stagedb.search.transfers import ClockMap, LayerPlace, Part, after, identity, repeated
+from stagedb.search.transfers import ClockMap, LayerPlace, Part, TaskMap, TaskOrder, TaskSort, after, identity, repeated
+from stagedb.search.trials import GraphOf
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
 from stagedb.timing.hidden_communication import DATA_AXES

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from stagedb.files import GB
 from stagedb.search.space import CHOOSE_LAYERS
 
 FORMAT = 3
@@ -226,3 +227,110 @@ class SearchResult:
     def timed(self) -> tuple[Candidate, ...]:
         """The plans that were timed."""
         return tuple(each for each in self.candidates if each.fate is Fate.TIMED)
+
+
+# Why each plan of a search loses: the term in which it differs most from the best one on as many ranks.
+
+BYTES = "bytes"
+"""Why plans lose that send more, if that is what a search makes small."""
+
+
+def explained(request: SearchRequest, settled: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """All candidates, each with why it loses: the timed ones by worth, then sets, those with the best bounds first."""
+
+    def order(each: Candidate) -> tuple[bool, Worth, int, str]:
+        return each.fate is not Fate.TIMED, request.worth_of(each), each.peak, repr(each.words)
+
+    found = sorted(settled, key=order)
+    best: dict[int, Candidate] = {}
+    for each in found:
+        if each.fate is Fate.TIMED:
+            best.setdefault(each.ranks, each)
+    return tuple(explain(each, best.get(each.ranks), request) for each in found)
+
+
+def explain(each: Candidate, best: Candidate | None, request: SearchRequest) -> Candidate:
+    """A candidate with why it loses against the best plan of a search on as many ranks; None if no such plan fits."""
+    if each.fate is Fate.REFUSED:
+        return replace(each, code="refused")
+    if each is best:
+        others = "plan of the search" if len(request.ranks) == 1 else f"plan on {each.ranks:,} ranks"
+        return replace(each, code="best", why=f"no other {others} is better")
+    if each.fate is Fate.MEMORY:
+        return replace(each, code="memory", why=f"a rank holds {each.peak / GB:,.1f} GB or more")
+    if each.fate is Fate.FILTERED:
+        return replace(each, code="filtered", why=f"{request.where} does not hold")
+    if each.fate is Fate.UNTRIED:
+        return replace(each, code="untried", why=each.why or "the search ended before it was tried")
+    if best is None:
+        return each
+    if request.by is Objective.MEMORY:
+        return replace(each, code="memory", why=f"a rank holds {(each.peak - best.peak) / GB:,.1f} GB more")
+    at_least = "" if each.fate is Fate.TIMED else " or more"
+    if request.by is Objective.BYTES and (sent := (each.sent or 0) - (best.sent or 0)) > 0:
+        why = f"a rank sends {sent / GB:,.3f} GB{at_least} more in a step than in the best plan"
+        return replace(each, code=BYTES, why=why)
+    own, least = request.worth_of(each), request.worth_of(best)
+    if own == least:
+        return replace(each, code="equal", why="it is as good as the best plan")
+    if each.fate is Fate.TIMED and own < least:
+        return replace(each, code="better", why="it is better than the best plan of the search")
+    if request.by in (Objective.STEP, Objective.BYTES):
+        term, more = lost_by(each, best)
+        return replace(each, code=term, why=f"{term} takes {more / 1e6:,.1f} ms{at_least} longer than in the best plan")
+    term, more = lost_by(each, best, own[0] / max(each.step, 1), least[0] / max(best.step, 1))
+    why = f"{term} costs {more / least[0]:.1%}{at_least} of the best plan's step in addition"
+    return replace(each, code=term, why=why)
+
+
+def lost_by(each: Candidate, best: Candidate, price: float = 1, least: float = 1) -> tuple[str, float]:
+    """The term that costs most in addition to what it costs in the best plan, and how much.
+
+    price, least: what a ns of each of them costs; 1 counts in ns.
+    """
+    if not each.terms:
+        return "compute", max(0, each.step * price - best.step * least)
+    names = {**each.terms, **best.terms}
+    more = {term: each.terms.get(term, 0) * price - best.terms.get(term, 0) * least for term in names}
+    term = max(sorted(more), key=lambda name: more[name])
+    return term, more[term]
+
+
+# Plans that are ties with the best one: the times of a search are no more certain than the error to expect of them.
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Which plans on a number of ranks are as good as the best one there, as far as times can be trusted.
+
+    found: which winners of the search, by their places from 0, are no further from the best than the error to expect;
+    the best is one of them. others: plans that were not timed, or are no winners, and are as near by what is known.
+    """
+
+    ranks: int
+    found: tuple[int, ...]
+    others: int
+
+
+def ties_of(result: SearchResult, errors: Mapping[str, float]) -> tuple[Ties, ...]:
+    """The ties of a search on each number of ranks on which a plan fits.
+
+    None if it makes small what is counted exactly. errors: by system, the error to expect in the mean, as a share.
+    """
+    if result.request.by in (Objective.MEMORY, Objective.BYTES):
+        return ()
+    best = {ranks: result.best_on(ranks) for ranks in result.request.ranks}
+    return tuple(_ties_with(each, result, errors) for each in best.values() if each is not None)
+
+
+def _ties_with(best: Candidate, result: SearchResult, errors: Mapping[str, float]) -> Ties:
+    worth_of, winners = result.request.worth_of, result.winners
+    least = worth_of(best)[0]
+
+    def near(each: Candidate) -> bool:
+        error = max(errors[best.system], errors[each.system])
+        return each.ranks == best.ranks and worth_of(each)[0] <= least * (1 + error)
+
+    places = tuple(place for place, each in enumerate(winners) if near(each))
+    may_fit = (each for each in result.candidates if each.fate in (Fate.TIMED, Fate.SLOWER, Fate.UNTRIED))
+    return Ties(best.ranks, places, sum(each.plans for each in may_fit if near(each) and each not in winners))

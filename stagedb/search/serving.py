@@ -13,7 +13,6 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from stagedb.advice.trials import Trials
 from stagedb.cores import usable_cores
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph
@@ -29,6 +28,7 @@ from stagedb.search.serving_engines import (
     layouts,
     most_within,
 )
+from stagedb.search.trials import Trials
 from stagedb.shared_work import Answer, shared
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer

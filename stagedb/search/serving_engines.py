@@ -7,13 +7,13 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
-from stagedb.advice.trials import Trials
 from stagedb.errors import UsageError
 from stagedb.memory import Category, memory_of, peak_of
 from stagedb.mentions import Word
 from stagedb.plans import Plan
 from stagedb.plans.plan_fields import gained_tokens
 from stagedb.search.space import divisors
+from stagedb.search.trials import Trials
 
 CHUNKS = (512, 1024, 2048, 4096, 8192)
 """Tokens of a prompt that a step computes at most, of which a search takes the best."""

@@ -37,9 +37,9 @@ def _command(row: Mapping[str, Any]) -> str:
     row: of `schema/older_instances`.
     """
     # Imported here: every command opens a store, and hardly any finds an old one.
-    from stagedb.advice.commands import needed_words, plan_command
     from stagedb.models import card_names
     from stagedb.plans import Plan
+    from stagedb.search.commands import needed_words, plan_command
 
     name, model = str(row["name"] or ""), str(row["model"] or "")
     subject = model if model in card_names() else "CARD"

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.advice import Trials
 from stagedb.errors import UsageError
 from stagedb.files import path_text, read_text, shown
 from stagedb.files.tabular_files import csv_table
@@ -28,6 +27,7 @@ from stagedb.models import Card, card_names, load_card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.search.serving import EnginePoint, Role, latencies, most_at_once
 from stagedb.search.serving_engines import CHUNKS, EngineLayout, EngineSteps, ServingLoad, StepWords
+from stagedb.search.trials import Trials
 from stagedb.shared_work import shared
 from stagedb.systems import load_system
 from stagedb.timing.expected_errors import ServedErrors

@@ -15,13 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from stagedb.advice import Advice, Outcome, Trials, advise, what_ifs
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.graphs.model_graph import build_graph
 from stagedb.memory import memory_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
+from stagedb.search.advising import Advice, advise
+from stagedb.search.trials import Outcome, Trials
+from stagedb.search.what_ifs import what_ifs
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_workload
 from stagedb.store.contents.memory import analyse
@@ -241,10 +243,11 @@ def test_an_error_of_a_process_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -
 LONG = """
 import signal
 
-from stagedb.advice import Trials, advise
 from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import Plan
+from stagedb.search.advising import advise
+from stagedb.search.trials import Trials
 from stagedb.systems import load_system
 
 card, plan = load_card("llama3-70b"), Plan.from_mapping({"tp": 8, "pp": 4, "global_batch_size": 64, "seq_len": 8192})

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from stagedb.advice.advising import LEAST_SAVING, Advice, advise
-from stagedb.advice.neighbours import changed_words, neighbours
-from stagedb.advice.trials import Trials
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import Plan
+from stagedb.search.advising import LEAST_SAVING, Advice, advise, changed_words, neighbours
 from stagedb.search.bounds import Bounds
+from stagedb.search.trials import Trials
 from tests.search.test_searching import H100, small
 
 CARD = small("llama3-8b", 8)

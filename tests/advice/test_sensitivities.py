@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stagedb.advice import Trials
-from stagedb.advice.moved_times import durations_on
-from stagedb.advice.sensitivities import Sensitivity, sensitivity
 from stagedb.graphs.model_graph import build_graph
 from stagedb.models import load_card
 from stagedb.plans import Plan
+from stagedb.search.sweeping import Sensitivity, sensitivity
+from stagedb.search.trials import Trials
+from stagedb.search.what_ifs import durations_on
 from stagedb.systems import System, load_system
 from stagedb.systems.system_files import parse_system
 from stagedb.systems.system_numbers import with_numbers

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from stagedb.advice import Trials
-from stagedb.advice.serving_batches import batch_points
 from stagedb.api.model_names import card
 from stagedb.graphs.graph_identity import model_sizes
 from stagedb.graphs.model_graph import build_graph
 from stagedb.plans import GraphOptions, Plan
+from stagedb.search.trials import Trials, batch_points
 from stagedb.systems import load_system
 
 MODEL = card("llama3-8b")

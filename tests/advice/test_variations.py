@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stagedb.advice.variations import MOST, changed_system, points, read_variation, shown_text, variation
 from stagedb.errors import UsageError
+from stagedb.search.sweeping import MOST, changed_system, points, read_variation, shown_text, variation
 from stagedb.systems import load_system
 
 H100 = load_system("h100")

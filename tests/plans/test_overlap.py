@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from stagedb.advice.neighbours import neighbours
 from stagedb.errors import UsageError
 from stagedb.plans import Plan
 from stagedb.plans.plan import plan_for
 from stagedb.schedules import pairs
+from stagedb.search.advising import neighbours
 
 EXPERTS: dict[str, Any] = {"dp": 4, "ep": 2, "overlap_experts": True, "global_batch_size": 32}
 CHUNKS: dict[str, Any] = {"pp": 2, "virtual_stages": 2}

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.advice import what_ifs
 from stagedb.frameworks.profiles import find_profile
 from stagedb.lowering.columns import COLLECTIVE, SEND
 from stagedb.memory import Category
@@ -22,6 +21,7 @@ from stagedb.reports import StepView, hotspots, render, shares
 from stagedb.reports.figures import held, place_of, works
 from stagedb.reports.memory_curve import levels
 from stagedb.reports.memory_sections import CATEGORIES
+from stagedb.search.what_ifs import what_ifs
 from stagedb.store import Store
 from stagedb.systems import System
 from stagedb.timing import Scaling

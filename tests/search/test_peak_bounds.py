@@ -11,9 +11,9 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.schedules import Order
 from stagedb.search.branches import PlanSet, SearchPlace, SetKind
+from stagedb.search.peak_bounds import StageMoment, moments
 from stagedb.search.searching import places_of
 from stagedb.search.space import groups_of
-from stagedb.search.stage_moments import StageMoment, moments
 from tests.sampling import draws
 from tests.search.test_searching import H100, asked, small
 

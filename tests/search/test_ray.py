@@ -25,9 +25,9 @@ import psutil
 import pytest
 
 from stagedb import api
-from stagedb.advice import ray_workers
 from stagedb.copied_processes import Answer
 from stagedb.errors import UsageError
+from stagedb.search import ray_workers
 from tests.search.test_searching import LLAMA, asked, run
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagedb.advice import Trials
-from stagedb.advice.trials import Outcome
 from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
@@ -31,6 +29,7 @@ from stagedb.search.conditions import Condition
 from stagedb.search.floors import fastest
 from stagedb.search.searching import Progress, places_of, search, spaces_of
 from stagedb.search.space import GROUPS, Space, Words, groups_of
+from stagedb.search.trials import Outcome, Trials
 from stagedb.systems import System, load_system, system_names
 from stagedb.systems.algorithms import COLLECTIVES
 from stagedb.systems.cost_model import CollectiveWork, Costs, Work

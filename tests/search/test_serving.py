@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from stagedb.advice import Trials
 from stagedb.api.model_names import card
 from stagedb.api.serving_search import SearchedServing, search_serving
 from stagedb.errors import UsageError
@@ -20,6 +19,7 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan
 from stagedb.search.serving import EnginePoint, Role, ServingPlan, engines_on, latencies, most_at_once
 from stagedb.search.serving_engines import ServingLoad, layouts, most_within
+from stagedb.search.trials import Trials
 from stagedb.systems import load_system
 
 PROMPT, OUTPUT = 900, 60

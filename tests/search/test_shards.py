@@ -8,8 +8,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult, Shards
-from stagedb.search.searching import sizes_of
-from stagedb.search.shards import merged, shard_of
+from stagedb.search.searching import merged, shard_of, sizes_of
 from tests.search.test_searching import H100, LLAMA, MIXTURE, asked, run
 
 ASKED = asked(LLAMA, 4, ("recompute",), top=2)

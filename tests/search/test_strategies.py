@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stagedb.advice import Trials
 from stagedb.api import Stagedb
 from stagedb.api import search as search_words
 from stagedb.errors import UsageError
@@ -19,9 +18,10 @@ from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.strategies import kept, rules
 from stagedb.search import Candidate, Fate, Objective, SearchRequest, SearchResult
-from stagedb.search.region_changes import BUILT_IN, region_changes
-from stagedb.search.region_choices import chosen_in, short_words, strategies, strategy_text
+from stagedb.search.comparisons import BUILT_IN, region_changes
 from stagedb.search.searching import search, spaces_of
+from stagedb.search.space import chosen_in, short_words, strategies, strategy_text
+from stagedb.search.trials import Trials
 from stagedb.store import Store
 from stagedb.systems import load_system
 from stagedb.timing.sent_bytes import most_sent, sent_by_classes

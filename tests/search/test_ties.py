@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stagedb.search import Candidate, Fate, Objective, SearchResult
-from stagedb.search.ties import Ties, ties_of
+from stagedb.search.candidates import Ties, ties_of
 from tests.store.searches import small_request
 
 REQUEST = small_request(systems=("h100", "h200"), prices={"h100": 1, "h200": 2})

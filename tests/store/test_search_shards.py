@@ -15,7 +15,7 @@ import pytest
 from stagedb.api import catalog, checking, dumps, lookup, removing
 from stagedb.errors import StagedbError, UsageError
 from stagedb.search import Candidate, Fate, SearchResult, Shards
-from stagedb.search.shards import merged
+from stagedb.search.searching import merged
 from stagedb.store import Store
 from stagedb.store.contents.search_rows import shard_id
 from stagedb.store.contents.search_shards import (
