@@ -24,7 +24,6 @@ CORE = (
         "search",
         "traces",
         "runs",
-        "matching",
         "reports",
     ),
 )

@@ -12,10 +12,9 @@ from stagedb.api.matching import instance_of_run
 from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
-from stagedb.matching.calibration import FittedSystem, calibrate
-from stagedb.matching.observations import Observations, observed
-from stagedb.matching.run_match import match_run
 from stagedb.mentions import call
+from stagedb.runs.calibration import FittedSystem, Observations, calibrate, observed
+from stagedb.runs.run_match import match_run
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_program
 from stagedb.store.contents.run_reading import read_run

@@ -15,8 +15,6 @@ from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, Run
 from stagedb.api.run_systems import other_system
 from stagedb.errors import StagedbError, UsageError
 from stagedb.files import shown
-from stagedb.matching.memory_match import MemoryAt, compared_memory
-from stagedb.matching.run_match import RunMatch
 from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
 from stagedb.reports import seen_memory
@@ -33,7 +31,9 @@ from stagedb.reports.step_difference import (
     sums_from,
     verdict,
 )
+from stagedb.runs.memory_match import MemoryAt, compared_memory
 from stagedb.runs.run_difference import difference
+from stagedb.runs.run_match import RunMatch
 from stagedb.store import Store, read_whole
 from stagedb.store.contents.run_reading import read_run
 

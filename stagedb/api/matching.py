@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from stagedb.api import lookup, wanted_instances
 from stagedb.api.results import InstanceInfo, Rows, RunInfo
 from stagedb.errors import UsageError
-from stagedb.matching.plan_finding import OF_MODEL, FoundPlan, find_plan, without_plan
-from stagedb.matching.run_match import RunMatch, match_run
 from stagedb.mentions import call
 from stagedb.plans import typed_words
+from stagedb.runs.plan_finding import OF_MODEL, FoundPlan, find_plan, without_plan
+from stagedb.runs.run_match import RunMatch, match_run
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_program
 from stagedb.store.contents.matches import counts, record_match

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stagedb.files.texts import EVEN, bytes_text, spans_of
-from stagedb.matching.memory_match import MemoryAt
+from stagedb.runs.memory_match import MemoryAt
 
 NOT_RECORDED = "memory was not recorded: torch.profiler.profile(profile_memory=True) records it"
 

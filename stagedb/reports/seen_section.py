@@ -6,13 +6,13 @@ from html import escape
 
 from stagedb.files import printable
 from stagedb.files.texts import bytes_text, spans_of
-from stagedb.matching.findings import Finding
-from stagedb.matching.memory_match import MemoryAt
 from stagedb.reports.page_parts import Bar, BarPart, Cell, TableColumn, bars, legend, table
 from stagedb.reports.seen_memory import memory_verdict, signed_bytes
 from stagedb.reports.step_comparison import ComparedTerm, signed_time, time_text
 from stagedb.reports.term_colors import term_style
 from stagedb.reports.terminal_chart import span
+from stagedb.runs.memory_match import MemoryAt
+from stagedb.runs.run_match import Finding
 
 MOST = 40
 """Rows of a table."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from stagedb.files.texts import EVEN
-from stagedb.matching.run_match import RunMatch
 from stagedb.reports.step_difference import StepSums, exposed_by_axis, grown, in_short, longer
 from stagedb.reports.terminal_chart import span
 from stagedb.runs.overlaps import communicates
 from stagedb.runs.run_difference import RunSums
+from stagedb.runs.run_match import RunMatch
 from stagedb.runs.time_spent import exposed_of
 
 UNKNOWN = "unknown ranks"

@@ -1,5 +1,7 @@
 """Runs that a profiler recorded: read from files, joined over ranks, on one clock, with their critical path.
 
+A run is matched with its plan, op by op (`run_match`), and a system is fitted to runs (`calibration`).
+
 `read_trace` reads a file of any known format: the trace of one rank of PyTorch's profiler, or those of the processes
 of an export of Nsight Systems. `measured_run` joins ranks to a `MeasuredRun`, and `run_rows` gives its nodes
 and relationships.

@@ -8,9 +8,9 @@ from typing import Any
 from scripts.recording.run_requests import RunRequest
 from stagedb.api.importing import trace_files
 from stagedb.lowering import Program
-from stagedb.matching.run_match import RunMatch, match_run
 from stagedb.runs import MeasuredRun
 from stagedb.runs.run_files import RunFiles
+from stagedb.runs.run_match import RunMatch, match_run
 from stagedb.validation.programs import lowered
 from stagedb.validation.records import card_of, plan_words
 from tests.runs.recordings import measured

@@ -1,10 +1,8 @@
 """A match that is made up: of a small run and any program, with one op of each outcome."""
 
 from stagedb.lowering import Program
-from stagedb.matching.planned_ops import PlannedRun
-from stagedb.matching.rank_match import OpPair, RankMatch
-from stagedb.matching.run_match import RunMatch
-from stagedb.matching.seen_ops import seen_ops
+from stagedb.runs.rank_match import OpPair, PlannedRun, RankMatch, seen_ops
+from stagedb.runs.run_match import RunMatch
 from stagedb.runs.stored_run import StoredRun
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from stagedb.api.client import Stagedb
 from stagedb.errors import UsageError
-from stagedb.matching.calibration import FittedSystem, calibrate
-from stagedb.matching.observations import Observations, observed
+from stagedb.runs.calibration import FittedSystem, Observations, calibrate, observed
 from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import load_system, parse_system

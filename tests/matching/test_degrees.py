@@ -12,9 +12,9 @@ import pytest
 from stagedb.api.client import Stagedb
 from stagedb.api.importing import trace_files
 from stagedb.errors import StagedbError
-from stagedb.matching.degrees import FoundDegrees, GroupCall, degrees_of
-from stagedb.matching.seen_ops import group_calls
 from stagedb.plans import Plan
+from stagedb.runs.degrees import FoundDegrees, GroupCall, degrees_of
+from stagedb.runs.rank_match import group_calls
 from stagedb.runs.run_files import RunFiles
 from stagedb.store import Store
 from stagedb.traces import chakra_pb2 as pb

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from stagedb.matching.planned_ops import WORK
-from stagedb.matching.run_match import _between
+from stagedb.runs.rank_match import WORK
 from stagedb.runs.rank_trace import NONE
+from stagedb.runs.run_match import _between
 from tests.matching.recorded import CLEAN, FOLDER, match_of, run_of
 
 ALL = (0, 1, 2, 3)

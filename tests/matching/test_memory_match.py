@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from stagedb.api.client import Stagedb
-from stagedb.matching.memory_match import MemoryAt, compared_memory
 from stagedb.memory import memory_of
 from stagedb.reports.seen_memory import NOT_RECORDED, memory_verdict
+from stagedb.runs.memory_match import MemoryAt, compared_memory
 from stagedb.runs.stored_run import StoredLevel, StoredMemory, StoredRun
 from stagedb.store import Store
 from tests.matching.recorded import match_of, program_of, run_of

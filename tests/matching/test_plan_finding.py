@@ -9,11 +9,11 @@ from stagedb.api.client import Stagedb
 from stagedb.api.importing import trace_files
 from stagedb.api.run_systems import other_system
 from stagedb.lowering import program_of
-from stagedb.matching.plan_finding import FoundPlan, Undecided, find_plan, first_of_wire, plan_of
-from stagedb.matching.run_match import match_run
 from stagedb.models import Card
 from stagedb.plans import Plan
+from stagedb.runs.plan_finding import FoundPlan, Undecided, find_plan, first_of_wire, plan_of
 from stagedb.runs.run_files import RunFiles
+from stagedb.runs.run_match import match_run
 from stagedb.store import Store
 from stagedb.validation.records import card_of
 from tests.matching.recorded import CLEAN, FOLDER, OF_TWO, config_of, match_of, run_of
@@ -138,7 +138,7 @@ def test_the_format_of_all_that_is_sent_is_tried_first(sent: set[str], dtype: st
 
 
 def test_a_plan_that_is_refused_under_all_choices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagedb.matching.plan_finding._Trial.left", lambda trial, words: None)
+    monkeypatch.setattr("stagedb.runs.plan_finding._Trial.left", lambda trial, words: None)
     found = find_plan(stored(run_of("ddp")))
     assert found.card is None and found.words["dp"] == 4
     assert found.ties[-1].startswith("no plan was tried on a model of ")

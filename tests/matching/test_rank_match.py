@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stagedb.matching.planned_ops import ATTENTION, MATMUL, PlannedOp
-from stagedb.matching.rank_match import Known, RankMatch, match_rank
-from stagedb.matching.seen_ops import SeenOp
+from stagedb.runs.rank_match import ATTENTION, MATMUL, Known, PlannedOp, RankMatch, SeenOp, match_rank
 
 Dims = tuple[int, ...] | None
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.matching.run_match import RunMatch
 from stagedb.plans import Plan
+from stagedb.runs.run_match import RunMatch
 from stagedb.store import Store, delete, write_graph
 from stagedb.store.contents.instance_reading import read_program
 from stagedb.store.contents.instances import instantiate

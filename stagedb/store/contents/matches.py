@@ -6,7 +6,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.files import shown
-from stagedb.matching.run_match import RunMatch
+from stagedb.runs.run_match import RunMatch
 from stagedb.store import Store
 
 AT_ONCE = 2_000
