@@ -848,7 +848,7 @@ def selectors() -> str:
 
 def run_selectors() -> str:
     """The selectors of `replay --scale`, as a table."""
-    from stagedb.runs.what_ifs import RUN_SELECTORS
+    from stagedb.runs.stored_run import RUN_SELECTORS
 
     rows = [f"| `{word}` | {what} |\n" for word, what in RUN_SELECTORS.items()]
     return "".join(["| selector | chooses |\n", "|---|---|\n", *rows])

@@ -68,7 +68,7 @@ from pathlib import Path
 import numpy as np
 from stagedb.runs import measured_run, read_trace
 from stagedb.runs.rank_trace import CATEGORIES, rows_of
-from stagedb.runs.time_spent import covered, length, union
+from stagedb.runs.measured_run import covered, length, union
 begin()
 run = measured_run([each for n, file in enumerate(files) for each in read_trace(Path(file), f"{n:064}")])
 times, kernels, shares = Counter(), Counter(), []

@@ -12,7 +12,7 @@ from stagedb.collectives import ALL_REDUCE
 from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.mentions import call
-from stagedb.runs.untimed_run import COUNTING, without_times
+from stagedb.runs.measured_run import COUNTING, without_times
 
 HEAD = 8
 """Rows of each table of a report."""

@@ -9,9 +9,8 @@ from stagedb.api.results import RunInfo
 from stagedb.errors import UsageError
 from stagedb.files import is_directory, is_there, path_text
 from stagedb.places import embedded_home
-from stagedb.runs.kept_ranks import KeptRanks
 from stagedb.runs.run_files import RunFiles
-from stagedb.runs.trace_files import ENDINGS, TraceReading
+from stagedb.runs.trace_files import ENDINGS, KeptRanks, TraceReading
 from stagedb.store import Store, current_user
 from stagedb.store.contents.runs import has_run, known_ranks, record_run
 from stagedb.store.naming import set_name, wanted_name

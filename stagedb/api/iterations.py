@@ -12,7 +12,7 @@ from stagedb.api.sweeping import SweepRequest, trials_of
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, call
 from stagedb.plans.request_batches import NotEnoughError, batch_of
-from stagedb.runs.untimed_run import without_times
+from stagedb.runs.measured_run import without_times
 from stagedb.search.trials import Trials
 from stagedb.store import Store
 

@@ -236,7 +236,7 @@ def _recorded(store: Store, statement: Statement | None, word: str | None) -> Ru
     """The run that a query is about. Raises UsageError for one without times where a named query has some."""
     found = lookup.the_run(store, word)
     if found.times is None and statement is not None and _needs_times(statement):
-        from stagedb.runs.untimed_run import without_times
+        from stagedb.runs.measured_run import without_times
 
         raise without_times(found.name or found.id[:12])
     return found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stagedb.api.plan_keywords import PlanWords
     from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.models import Card
-    from stagedb.runs.what_ifs import RunWhatIf
+    from stagedb.runs.stored_run import RunWhatIf
     from stagedb.systems.system import System
 
 
@@ -112,8 +112,8 @@ class RunVerbs:
         """Time a run that was imported again, from what its ops waited for: what would it take if this were faster?
 
         run: its id or name. scale: `WHAT[:WHICH]=FACTOR`, such as `collective=0.5`, `compute:matmul=2` or `rank:3=0.9`;
-        words are those of `stagedb.runs.what_ifs.RUN_SELECTORS`. without: kinds of dependencies to leave out, of
-        `stagedb.runs.dependencies.KINDS_OF_DEPENDENCY`. Raises UsageError for one that chooses nothing.
+        words are those of `stagedb.runs.stored_run.RUN_SELECTORS`. without: kinds of dependencies to leave out, of
+        `stagedb.runs.stored_run.KINDS_OF_DEPENDENCY`. Raises UsageError for one that chooses nothing.
         """
         from stagedb.api import run_views
 

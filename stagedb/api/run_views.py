@@ -19,8 +19,7 @@ from stagedb.reports.run_trace import trace_run
 from stagedb.reports.seen_section import SeenPlan
 from stagedb.runs.chakra_traces import run_traces
 from stagedb.runs.rank_trace import NONE
-from stagedb.runs.stored_run import StoredRun
-from stagedb.runs.what_ifs import RunWhatIf, scaling_of, what_if
+from stagedb.runs.stored_run import RunWhatIf, StoredRun, scaling_of, what_if
 from stagedb.store import Store
 from stagedb.store.contents.run_reading import read_any_run, read_run
 from stagedb.systems.system import System

@@ -62,7 +62,7 @@ def import_(
 
 def summary(run: "RunInfo", clocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """What was recorded, where the time goes, and what to ask next. clocks: the rows of the query of that name."""
-    from stagedb.runs.untimed_run import COUNTING
+    from stagedb.runs.measured_run import COUNTING
 
     times = run.times
     found = [

@@ -13,7 +13,7 @@ from stagedb.cli.shared_options import Common, option_groups
 from stagedb.errors import UsageError
 
 if TYPE_CHECKING:
-    from stagedb.runs.what_ifs import RunWhatIf
+    from stagedb.runs.stored_run import RunWhatIf
 
 MS = 1e6
 """Nanoseconds."""

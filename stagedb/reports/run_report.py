@@ -19,9 +19,9 @@ from stagedb.reports.seen_section import SeenPlan, seen_lead, seen_section
 from stagedb.reports.spans import WORDS, Doing
 from stagedb.reports.term_colors import EXPOSED, TERM_STYLES
 from stagedb.reports.terminal_chart import span
+from stagedb.runs.measured_run import RankTime, exposed_of, time_of
 from stagedb.runs.overlaps import Half, communicates, halves_of
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
-from stagedb.runs.time_spent import RankTime, exposed_of, time_of
 
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=layer)\d+|(?<=block)\d+|(?<=stage)\d+")
 """Numbers of layers and of micro-batches in a name, and not those of words such as fp8."""

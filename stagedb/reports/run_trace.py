@@ -7,9 +7,9 @@ import numpy as np
 from stagedb.reports.perfetto_packets import BEGIN, END, PerfettoFile, TrackEvents, flow_field, stack
 from stagedb.reports.perfetto_trace import Traced
 from stagedb.reports.terminal_chart import span
+from stagedb.runs.measured_run import length
 from stagedb.runs.overlaps import half_spans
 from stagedb.runs.stored_run import StoredRun
-from stagedb.runs.time_spent import length
 from stagedb.traces.protobuf_columns import ByteRows, Ints, bytes_fields, constant, join, texts
 
 

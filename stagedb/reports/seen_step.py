@@ -9,10 +9,10 @@ import numpy as np
 from stagedb.files.texts import EVEN
 from stagedb.reports.step_difference import StepSums, exposed_by_axis, grown, in_short, longer
 from stagedb.reports.terminal_chart import span
+from stagedb.runs.measured_run import exposed_of
 from stagedb.runs.overlaps import communicates
 from stagedb.runs.run_difference import RunSums
 from stagedb.runs.run_match import RunMatch
-from stagedb.runs.time_spent import exposed_of
 
 UNKNOWN = "unknown ranks"
 """The axis of what is communicated in a group that the recording does not name."""

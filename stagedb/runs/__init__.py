@@ -12,8 +12,7 @@ from stagedb.runs.kineto import file_digest, read_kineto
 from stagedb.runs.measured_run import MeasuredRun, measured_run, run_id
 from stagedb.runs.nsight import read_nsight
 from stagedb.runs.rank_trace import RankTrace
-from stagedb.runs.run_digest import RunDigest, run_digest
-from stagedb.runs.run_rows import RunRows, run_rows
+from stagedb.runs.run_rows import RunDigest, RunRows, run_digest, run_rows
 from stagedb.runs.trace_files import read_trace
 
 __all__ = [

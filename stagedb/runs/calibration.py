@@ -23,10 +23,10 @@ from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.lowering.columns import COMPUTE, ClassColumns, Workload
 from stagedb.mentions import Word, call
 from stagedb.runs.clocks import BARRIER, MESSAGES
+from stagedb.runs.measured_run import covered, union
 from stagedb.runs.rank_match import ATTENTION, MATMUL, WORK, PlannedOp, RankMatch
 from stagedb.runs.run_match import RunMatch
 from stagedb.runs.stored_run import StoredRun
-from stagedb.runs.time_spent import covered, union
 from stagedb.systems import System
 from stagedb.systems.cost_model import CollectiveWork, Costs, Transfer
 from stagedb.systems.system import DTYPES, FLAT, Accelerator, Curve, Dimension, plain

@@ -16,9 +16,8 @@ from google.protobuf.proto import serialize_length_prefixed
 
 from stagedb.collectives import KINDS
 from stagedb.runs.clocks import MESSAGES
-from stagedb.runs.dependencies import Dependencies
 from stagedb.runs.rank_trace import NONE
-from stagedb.runs.stored_run import RunOpFacts, StoredCollective, StoredRun
+from stagedb.runs.stored_run import Dependencies, RunOpFacts, StoredCollective, StoredRun
 from stagedb.systems.system import System
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoded_class import EncodedClass, RankBytes

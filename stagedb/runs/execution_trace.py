@@ -4,7 +4,9 @@ Files of schema 1.0.1 to 1.1.1 are read. A node has the number of its call (`rf_
 of the profile's event. Files have no number of their rank; collectives have it, as the place in their group.
 """
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,216 @@ from typing import Any
 
 import msgspec
 
+from stagedb.errors import UsageError
+from stagedb.files import open_regular, path_text
 from stagedb.plans.plan import MOST_RANKS
-from stagedb.runs.execution_nodes import CallNode, CallNodes, Operands, read_nodes
+from stagedb.runs.clocks import MEETINGS, MESSAGES
+from stagedb.runs.event_stream import TraceFileError
 from stagedb.runs.gloo import CALL, FUNCTIONAL
-from stagedb.runs.input_shapes import input_shapes
-from stagedb.runs.process_groups import process_groups
-from stagedb.runs.rank_trace import ProcessGroup, RecordedCollective
-from stagedb.runs.recorded_calls import RECORD, RecordedCall, recorded_call
+from stagedb.runs.kernel_names import collective_kind
+from stagedb.runs.kineto_events import Arguments, recorded
+from stagedb.runs.rank_trace import ProcessGroup, RecordedCollective, input_shapes, process_groups
+
+# The nodes of execution traces of PyTorch, as files of schema 1.0.1 to 1.1.1 have them.
+
+SCHEMAS = ((1, 0, 1), (1, 1, 1))
+"""The first and the last version of the schema that are read."""
+
+LARGEST = 4 << 30
+"""Bytes of a trace, decompressed, at most: it is read as a whole."""
+
+USER_SCOPE = 7
+"""Scope of what the program names, which is an annotation in a profile; other scopes are those of operators."""
+
+_BEGIN = re.compile(rb'^\s*\{\s*"schema"\s*:')
+
+
+class Operands(msgspec.Struct):
+    """What goes into a node, or comes out.
+
+    values: numbers, texts and tensors. types: as the file has them. shapes: lists, nested as the values are.
+    """
+
+    values: list[Any] = []
+    types: list[Any] = []
+    shapes: list[Any] = []
+
+
+class NodeAttribute(msgspec.Struct):
+    """An attribute of a node: its name and its value."""
+
+    name: str = ""
+    value: Any = None
+
+
+class CallNode(msgspec.Struct):
+    """A node, which is a call. Those of schema 1.0.1 have lists of operands, and their numbers as properties.
+
+    id: in the order in which calls begin. ctrl_deps, parent: the node around it. rf_id, tid, seq_id, scope, op_schema:
+    of the call, its thread, autograd's sequence, what made it and the signature of its operator, in files of before.
+    """
+
+    id: int
+    name: str = ""
+    ctrl_deps: int | None = None
+    parent: int | None = None
+    rf_id: int | None = None
+    tid: int | None = None
+    seq_id: int | None = None
+    scope: int | None = None
+    op_schema: str | None = None
+    inputs: Operands | list[Any] = msgspec.field(default_factory=Operands)
+    outputs: Operands | list[Any] = msgspec.field(default_factory=Operands)
+    input_types: list[Any] = []
+    input_shapes: list[Any] = []
+    output_types: list[Any] = []
+    attrs: list[NodeAttribute] = []
+
+    def read(self) -> Operands:
+        """What goes in."""
+        if isinstance(self.inputs, Operands):
+            return self.inputs
+        return Operands(self.inputs, self.input_types, self.input_shapes)
+
+    def written(self) -> Operands:
+        """What comes out."""
+        return self.outputs if isinstance(self.outputs, Operands) else Operands(self.outputs, self.output_types)
+
+    @property
+    def above(self) -> int:
+        """The node around it, -1 if there is none."""
+        return next((each for each in (self.ctrl_deps, self.parent) if each is not None), -1)
+
+    @property
+    def number(self) -> int | None:
+        """The number of its call. The profiler itself has 0."""
+        found = self.property_of("rf_id")
+        return found if type(found) is int and found > 0 else None
+
+    def property_of(self, name: str) -> Any:
+        """A property or an attribute; None if the node does not have it. name: `rf_id`, `tid`, `seq_id` …"""
+        found = getattr(self, name)
+        return next((each.value for each in self.attrs if each.name == name), None) if found is None else found
+
+
+class CallNodes(msgspec.Struct):
+    """The content of a file. schema: its version. pid: number of the process in its system."""
+
+    schema: str
+    nodes: list[CallNode]
+    pid: int | None = None
+
+
+def is_execution_trace(path: Path) -> bool:
+    """Whether a file is one, by its begin. Raises UsageError if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            begin = file.read(512)
+        if begin.startswith(b"\x1f\x8b"):
+            begin = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(begin, 512)
+    except OSError as error:
+        raise UsageError(f"cannot read the trace {path_text(path)}: {error.strerror or error}") from None
+    except zlib.error:
+        return False
+    return _BEGIN.match(begin) is not None
+
+
+def read_nodes(path: Path) -> CallNodes:
+    """The nodes of a file. Raises TraceFileError for a damaged one, or one of another version."""
+    found = _decoded(path)
+    version = tuple(int(each) for each in re.findall(r"\d+", found.schema.partition("-")[0]))
+    if not SCHEMAS[0] <= version <= SCHEMAS[1]:
+        first, last = (".".join(map(str, each)) for each in SCHEMAS)
+        raise TraceFileError(
+            f"the execution trace {path_text(path)} has schema {found.schema[:40]!r}: schemas {first} to {last} are "
+            "read. Import the profiler's traces without it"
+        )
+    return found
+
+
+def _decoded(path: Path) -> CallNodes:
+    try:
+        with open_regular(path) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            text = (gzip.GzipFile(fileobj=file) if packed else file).read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceFileError(f"cannot read the execution trace {path_text(path)}: {error}") from None
+    if len(text) > LARGEST:
+        raise TraceFileError(f"the execution trace {path_text(path)} has more than the {LARGEST:,} bytes that are read")
+    try:
+        return msgspec.json.decode(text, type=CallNodes)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceFileError(f"the execution trace {path_text(path)} is damaged: {error}") from None
+
+
+# What a node of `record_param_comms` in an execution trace has of a collective, in files of all ages.
+#
+# Its inputs are tensors, then the sequence number, the group, a rank, the name, how the operands are split, and in
+# newer files the group's first rank, stride and size. The newest have attributes with the names of these, too. A group
+# is its name and description, or in older files a number, which the list of groups has as `backend_id`.
+
+RECORD = "record_param_comms"
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A collective or message. place: the rank's own in its group, None where the call has another rank."""
+
+    collective: RecordedCollective
+    place: int | None
+
+
+def recorded_call(
+    values: Sequence[Any],
+    attributes: Mapping[str, Any],
+    groups: Sequence[Any],
+    operands: tuple[int | None, int | None, str],
+) -> RecordedCall | None:
+    """The collective of a node; None for what is none, such as a wait.
+
+    values: its inputs. attributes: by name. groups: rows of the file's list. operands: elements of what goes in and of
+    what comes out, and their type.
+    """
+    at = next((at for at, each in enumerate(values) if isinstance(each, str) and at >= 3), None)
+    if at is None or collective_kind(str(values[at])) is None:
+        return None
+    sequence, group, rank = values[at - 3 : at]
+    name, description = _group(group, groups)
+    rest = values[at + 3 :]
+    first, stride, size = rest if len(rest) == 3 else (None, None, rest[0] if len(rest) == 1 else None)
+    sent, received, dtype = operands
+    found = recorded(
+        Arguments(
+            collective=values[at],
+            group=attributes.get("pg_name", name),
+            description=attributes.get("pg_desc", description),
+            first=attributes.get("global_rank_start", first),
+            stride=attributes.get("global_rank_stride", stride),
+            size=attributes.get("pg_size", size),
+            dtype=attributes.get("dtype", dtype),
+            sent=attributes.get("in_msg_nelems", sent),
+            received=attributes.get("out_msg_nelems", received),
+            # The newest files have a pair: whether it is a message is the other half.
+            sequence=sequence[0] if isinstance(sequence, list) and sequence else sequence,
+            source=rank,
+            target=rank,
+        )
+    )
+    if found is None:
+        return None
+    # In other calls the rank is the root, or the other end of a message.
+    own = found.kind in MEETINGS and type(rank) is int and rank >= 0 and found.kind not in MESSAGES
+    return RecordedCall(found, rank if own else None)
+
+
+def _group(group: Any, rows: Sequence[Any]) -> tuple[str | None, str | None]:
+    """Name and description of a group; None where the file does not have them."""
+    if isinstance(group, list) and len(group) == 2 and group[0]:
+        return str(group[0]), str(group[1])
+    row = next((row for row in rows if isinstance(row, dict) and row.get("backend_id") == group), None)
+    return (None, None) if row is None or group is None else (str(row.get("pg_name")), row.get("pg_desc"))
+
 
 _GROUPS = "## process_group:init ##"
 _TENSOR = "Tensor("

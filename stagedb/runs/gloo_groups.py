@@ -14,8 +14,7 @@ from typing import Any
 
 from stagedb.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from stagedb.runs.clocks import MEETINGS, MESSAGES
-from stagedb.runs.process_groups import in_group
-from stagedb.runs.rank_trace import ProcessGroup, RankTrace, RecordedCollective
+from stagedb.runs.rank_trace import ProcessGroup, RankTrace, RecordedCollective, in_group
 
 THREADS = 2
 """Threads of a group, as PyTorch makes them."""

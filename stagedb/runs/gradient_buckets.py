@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from stagedb.collectives import ALL_REDUCE
 from stagedb.runs.module_paths import ENGINE, ModulePaths
-from stagedb.runs.nested_spans import NestedSpans
-from stagedb.runs.rank_spans import RankSpans
+from stagedb.runs.rank_spans import NestedSpans, RankSpans
 from stagedb.runs.rank_trace import NONE, Places
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"

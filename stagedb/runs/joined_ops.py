@@ -6,21 +6,20 @@ names.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.runs.engine_iterations import engine_iterations
+from stagedb.plans.request_batches import RequestBatch
+from stagedb.plans.request_lists import engine_batch
 from stagedb.runs.gradient_buckets import REDUCER, GradientBuckets, ReducedGradients
-from stagedb.runs.host_waits import program_before, synchronised, waiting_calls
 from stagedb.runs.kernel_names import EXCHANGES, LONGEST, PREPARING, SEND_RECV, collective_kind, communication_kind
 from stagedb.runs.measured_path import next_of_stream
 from stagedb.runs.module_paths import ENGINE, ModulePaths, inner_module, of_step_before
-from stagedb.runs.nested_spans import NestedSpans
-from stagedb.runs.rank_spans import RankSpans, SpanColumns
+from stagedb.runs.rank_spans import NestedSpans, RankSpans, SpanColumns
 from stagedb.runs.rank_trace import (
     BACKGROUND,
     BACKWARD,
@@ -31,12 +30,122 @@ from stagedb.runs.rank_trace import (
     OPTIMIZER,
     RECOMPUTE,
     UNKNOWN,
+    AllocatedMemory,
     Annotation,
     DeviceOps,
     Integers,
     Places,
+    ProcessGroup,
+    RankTrace,
     RecordedCollective,
 )
+
+# Where the host waited for its device: calls that return when an op has ended, and the launches after them.
+
+_BLOCKS = re.compile(r"Synchronize|^synchronize(?:Stream|Device|Event)|^(?:cuda|hip|cu)Memcpy(?!.*Async)")
+"""Names of calls that wait. A copy that is not asynchronous does, too."""
+
+
+def waiting_calls(names: Sequence[str]) -> "list[bool]":
+    """By name of a call of the device's runtime, whether the host waits in such a call for its device."""
+    return [_BLOCKS.search(name) is not None for name in names]
+
+
+def synchronised(end: Integers, launched: Integers, waits: tuple[Integers, Integers]) -> Places:
+    """For each op the one whose end the host had waited for last when it launched the op, as a place; or `NONE`.
+
+    end, launched: ns, launched may be `NONE`. waits: starts and ends of the calls in which the host waits.
+    A call that began after the last end of an op did not wait for it.
+    """
+    found = np.full(len(end), NONE, np.int32)
+    begin, until = waits
+    if not len(begin) or not len(end):
+        return found
+    by_end = np.argsort(end, kind="stable").astype(np.int32)
+    before = np.searchsorted(end, until, side="right", sorter=by_end) - 1
+    waited = (before >= 0) & (end[by_end[before]] >= begin)
+    op, until = by_end[before[waited]], until[waited]
+    order = np.argsort(until, kind="stable")
+    op, until = op[order], until[order]
+    last = np.searchsorted(until, launched, side="right") - 1
+    there = (launched != NONE) & (last >= 0)
+    found[there] = op[last[there]]
+    return found
+
+
+def program_before(end: Integers, stream: Integers, launched: Integers, threads: Integers) -> Integers:
+    """For each op the one of a thread of the program that had ended last there when it was launched; or `NONE`.
+
+    end: ns. stream: where each op ran; those of the program ran on their threads. launched, threads: when and on which
+    thread it was launched.
+    """
+    found = np.full(len(end), NONE, np.int64)
+    for thread in np.unique(threads[launched != NONE]).tolist():
+        here, ran = np.flatnonzero(threads == thread), np.flatnonzero(stream == thread)
+        ran = ran[np.argsort(end[ran], kind="stable")]
+        last = np.searchsorted(end[ran], launched[here], side="right") - 1
+        there = last >= 0
+        found[here[there]] = ran[last[there]]
+    return found
+
+
+# The iterations of an engine that serves, as a run has them: annotations with the requests of each.
+
+_NAMED = re.compile(r"(?:execute_(?:\d+_)?context_\d+\(|step\[|prefill\[|decode\[)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class EngineIteration:
+    """One iteration. number: its place in the run, from 0. place: that of its annotation among those of its rank.
+
+    batch: its requests; None if its name does not have all sums that an attention needs.
+    """
+
+    number: int
+    place: int
+    annotation: Annotation
+    batch: RequestBatch | None
+
+    @property
+    def workflow(self) -> str | None:
+        """The workflow of a plan that runs such a step.
+
+        None if its requests are unknown, and for drafts of several lengths, or next to prompts, which no plan has.
+        """
+        if self.batch is None:
+            return None
+        prompts, answers = self.batch.prefill, self.batch.decode
+        if answers.q == answers.n:
+            return ("mixed" if answers.n else "prefill") if prompts.n else "decode"
+        return None if prompts.n or answers.q**2 != answers.n * answers.qq else "speculative"
+
+
+def engine_iterations(annotations: Sequence[Annotation]) -> tuple[EngineIteration, ...]:
+    """The iterations among the annotations of a rank, by start; none in runs of other programs.
+
+    An engine may name an iteration twice, one name around the other: the one with sums counts, or else the outer one.
+    """
+    named = [place for place, each in enumerate(annotations) if _NAMED.match(each.name)]
+    found = [(place, engine_batch(annotations[place].name)) for place in named]
+    detailed = [(place, batch) for place, batch in found if batch is not None]
+    chosen = detailed or found
+    apart = _without_nested(annotations, [place for place, _ in chosen])
+    batches = dict(chosen)
+    return tuple(
+        EngineIteration(number, place, annotations[place], batches[place]) for number, place in enumerate(apart)
+    )
+
+
+def _without_nested(annotations: Sequence[Annotation], places: Iterable[int]) -> list[int]:
+    """Those that no other one is around, by start; of copies on several threads the first."""
+    kept: list[int] = []
+    end = -1
+    for place in sorted(places, key=lambda place: (annotations[place].start, -annotations[place].end)):
+        if annotations[place].start >= end:
+            kept.append(place)
+            end = annotations[place].end
+    return kept
+
 
 _KERNEL, _HOST, _BACKGROUND = (CATEGORIES.index(each) for each in ("kernel", HOST, BACKGROUND))
 _CHECKPOINT = "CheckpointFunctionBackward"
@@ -343,3 +452,151 @@ def _taken(column: "npt.NDArray[Any]", places: Places, otherwise: int) -> "npt.N
     if not len(column):
         return np.full(len(places), otherwise, column.dtype)
     return np.where(places == NONE, np.array(otherwise, column.dtype), column[places])
+
+
+# What a recording has of one rank, joined: ops of devices, the calls that launched them, operators, annotations.
+#
+# A reader of a format adds spans to a `RecordedRank` as it reads them, in any order; `joined_ops` joins them.
+
+_UNKNOWN_BUCKETS = (
+    "{:,} all-reduces of gradients have no modules: sizes or modules of gradients are not known, or not exactly one "
+    "choice of them has the size of the bucket"
+)
+
+
+@dataclass
+class RecordedRank(RankSpans):
+    """Spans of one rank, which a reader adds one by one, or a column at a time."""
+
+    def add_op(
+        self,
+        name: str,
+        times: tuple[int, int],
+        stream: tuple[int, Hashable],
+        category: int,
+        correlation: int,
+        size: int = NONE,
+        collective: RecordedCollective | None = None,
+    ) -> None:
+        """An op of a device.
+
+        name: of the kernel or copy. times: start and end in ns. stream: device, stream. category: place in
+        `CATEGORIES`.
+
+        correlation: number of the call that launched it. size: bytes of a copy. Either is `NONE` if unknown.
+        """
+        self.device.add(
+            start=times[0],
+            end=times[1],
+            place=self.streams[stream],
+            name=self.table[name],
+            category=category,
+            correlation=correlation,
+            bytes=size,
+            collective=self.place(collective),
+        )
+
+    def add_call(self, name: str, times: tuple[int, int], thread: Hashable, correlation: int) -> None:
+        """Add a call of a host that launches ops.
+
+        name: of the call. times: start and end in ns. thread: any key of the thread. correlation: the number that its
+        ops have, too.
+        """
+        place = self.threads[thread]
+        self.calls.add(start=times[0], end=times[1], place=place, name=self.table[name], correlation=correlation)
+
+    def add_operator(
+        self, name: str, times: tuple[int, int], thread: Hashable, collective: RecordedCollective | None = None
+    ) -> None:
+        """Add an operator of a host, whose inputs have no known shapes.
+
+        name: of the operator. times: start and end in ns. thread: any key of the thread. collective: what it records of
+        one.
+        """
+        place, number = self.threads[thread], self.place(collective)
+        columns = {
+            "place": place,
+            "name": self.table[name],
+            "collective": number,
+            "shapes": NONE,
+            "number": NONE,
+            "sequence": NONE,
+        }
+        self.host.add(start=times[0], end=times[1], **columns)
+
+    def add_annotation(self, name: str, times: tuple[int, int], thread: Hashable) -> None:
+        """Add a range that the program named.
+
+        name: of the range. times: start and end in ns. thread: any key of the thread.
+        """
+        self.annotations.append(Annotation(name, *times, self.threads[thread]))
+
+    def trace(
+        self,
+        digest: str,
+        *,
+        tool: str,
+        rank: int | None = None,
+        world: int | None = None,
+        devices: tuple[str, ...] = (),
+        base: int = 0,
+        events: Mapping[str, int],
+        left_out: tuple[str, ...] = (),
+        process: int | None = None,
+        groups: tuple[ProcessGroup, ...] = (),
+        numbered: bool = False,
+        memory: tuple[AllocatedMemory, ...] = (),
+    ) -> RankTrace | None:
+        """What was read, joined; None if nothing took time.
+
+        digest: of the file. tool: that wrote it. rank, world: of the job; None: unknown. devices: names of
+        accelerators. base: ns since 1970 from which times count. events: their number by category. left_out: sentences
+        on what was. process: the number of the host's. groups: of processes, by the file. numbered: whether collectives
+        have their sequence numbers. memory: what was allocated.
+        """
+        ops = device_ops(self) if len(self.device) else host_ops(self)
+        if not len(ops):
+            return None
+        base = _begin(ops, base)
+        if self.unknown_buckets:
+            left_out = (*left_out, _UNKNOWN_BUCKETS.format(self.unknown_buckets))
+        return RankTrace(
+            rank=rank,
+            world=world,
+            digest=digest,
+            tool=tool,
+            devices=devices,
+            streams=self._stream_names(),
+            names=tuple(self.table),
+            ops=_since_1970(ops, base),
+            collectives=tuple(self.numbers),
+            annotations=tuple(self.annotations),
+            events=dict(sorted(events.items())),
+            left_out=left_out,
+            process=process,
+            groups=groups,
+            shapes=tuple(self.shapes),
+            modules=tuple(self.paths),
+            numbered=numbered,
+            memory=tuple(each.later(base) for each in memory),
+        )
+
+    def _stream_names(self) -> tuple[str, ...]:
+        if not len(self.device):
+            threads = [f"thread {place}" for place in range(len(self.threads))]
+            return (*threads, *(f"background {place}" for place in range(len(self.streams))))
+        several = len({device for device, _ in self.streams}) > 1
+        return tuple(f"device {device} stream {name}" if several else f"stream {name}" for device, name in self.streams)
+
+
+def _begin(ops: DeviceOps, base: int) -> int:
+    """What is added to times, in ns: the base that a file names, unless its times are those since 1970 already."""
+    return base if 0 < base < 1 << 62 and int(ops.start.min()) < base else 0
+
+
+def _since_1970(ops: DeviceOps, base: int) -> DeviceOps:
+    """Ops with times since 1970, where the file counts from a base, in ns."""
+    if not base:
+        return ops
+    launched = np.where(ops.launched == NONE, NONE, ops.launched + base)
+    return replace(ops, start=ops.start + base, end=ops.end + base, launched=launched)

@@ -24,7 +24,7 @@ from stagedb.errors import UsageError
 from stagedb.files import open_regular, path_text, shown
 from stagedb.runs.event_stream import Elsewhere, EventStream, Question, TraceFileError
 from stagedb.runs.gloo import CALL, EVENT, WAIT, HostCall, background_ops
-from stagedb.runs.input_shapes import input_shapes
+from stagedb.runs.joined_ops import RecordedRank
 from stagedb.runs.kineto_events import (
     CALLS,
     COLLECTIVE_VALUES,
@@ -47,10 +47,17 @@ from stagedb.runs.kineto_events import (
 )
 from stagedb.runs.memory_events import MemoryEvents, is_memory
 from stagedb.runs.module_paths import PREFIX
-from stagedb.runs.process_groups import process_groups
 from stagedb.runs.rank_spans import Numbering
-from stagedb.runs.rank_trace import CATEGORIES, NONE, Annotation, Integers, Places, RankTrace
-from stagedb.runs.recorded_rank import RecordedRank
+from stagedb.runs.rank_trace import (
+    CATEGORIES,
+    NONE,
+    Annotation,
+    Integers,
+    Places,
+    RankTrace,
+    input_shapes,
+    process_groups,
+)
 from stagedb.shared_work import LOST
 
 _ON_MTIA = "mtia_ccp_events"

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,13 +16,135 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.errors import UsageError
+from stagedb.mentions import call
 from stagedb.runs.clocks import MESSAGES, Clock, JointCollective, calls_of, clocks_of
 from stagedb.runs.kernel_names import compute_kind
 from stagedb.runs.measured_path import PathPieces, TimedOps, critical_path, slack_of
 from stagedb.runs.rank_spans import Numbering
-from stagedb.runs.rank_trace import CATEGORIES, HOST, NONE, RankTrace, rows_of
-from stagedb.runs.sent_messages import received_by_then
-from stagedb.runs.time_spent import RankTime, exposed_of, time_of
+from stagedb.runs.rank_trace import BACKGROUND, CATEGORIES, HOST, NONE, Integers, RankTrace, RecordedOrder, rows_of
+
+# How a rank spends a window of time: computing, communicating while nothing computes, waiting.
+
+
+@dataclass(frozen=True)
+class RankTime:
+    """Times of one rank in ns, which add up to the window.
+
+    busy: at least one op computes or copies. copying: part of it, in which none computes. exposed: a collective runs,
+    and nothing else. bubble: only messages to or from other ranks run. idle: nothing runs. communication: collectives
+    and messages, hidden or not.
+    """
+
+    busy: int
+    copying: int
+    exposed: int
+    bubble: int
+    idle: int
+    communication: int
+
+
+def union(start: Integers, end: Integers) -> tuple[Integers, Integers]:
+    """Spans that cover the same time and do not touch each other, in order. start, end: of the given spans [ns]."""
+    order = np.lexsort((end, start))
+    start, end = start[order], end[order]
+    if not len(start):
+        return start, end
+    furthest = np.maximum.accumulate(end)
+    opens = np.concatenate(([True], start[1:] > furthest[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return start[opens], furthest[closes]
+
+
+def covered(start: Integers, end: Integers, spans: tuple[Integers, Integers]) -> Integers:
+    """For each span, for how much of its time one of `spans` runs [ns].
+
+    start, end: each span's [ns]. spans: a union, as `union` returns it.
+    """
+    first, last = spans
+    if not len(first):
+        return np.zeros(len(start), np.int64)
+    before = np.concatenate(([0], np.cumsum(last - first)))
+
+    def until(moment: Integers) -> Integers:
+        at = np.searchsorted(first, moment, side="right")
+        inside = np.where(at > 0, np.minimum(moment, last[np.maximum(at - 1, 0)]) - first[np.maximum(at - 1, 0)], 0)
+        return before[np.maximum(at - 1, 0)] + np.maximum(inside, 0)
+
+    return until(end) - until(start)
+
+
+def without(spans: tuple[Integers, Integers], others: tuple[Integers, Integers]) -> tuple[Integers, Integers]:
+    """The parts of spans in which none of the others runs, in order. spans, others: unions, as `union` returns them."""
+    if not len(others[0]):
+        return spans
+    # Between the others it is free: before the first one, and after each of them.
+    free = np.concatenate((spans[0][:1], others[1])), np.concatenate((others[0], spans[1][-1:]))
+    first = np.searchsorted(free[1], spans[0], side="right")
+    count = np.maximum(np.searchsorted(free[0], spans[1], side="left") - first, 0)
+    of = np.repeat(np.arange(len(count)), count)
+    at = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count) + first[of]
+    start, end = np.maximum(spans[0][of], free[0][at]), np.minimum(spans[1][of], free[1][at])
+    return start[end > start], end[end > start]
+
+
+def length(spans: tuple[Integers, Integers]) -> int:
+    """ns that a union of spans covers."""
+    return int((spans[1] - spans[0]).sum())
+
+
+def time_of(start: Integers, end: Integers, types: Sequence[str], window: int) -> RankTime:
+    """The times of a rank.
+
+    start, end: each op's [ns]. types: what each op is: compute, copy, collective, send or recv. window: the length of
+    the run in ns.
+    """
+    numbers = {name: number for number, name in enumerate({*types})}
+    column = np.fromiter(map(numbers.__getitem__, types), np.int8, len(types))
+
+    def of(*chosen: str) -> int:
+        which = np.isin(column, [numbers[name] for name in chosen if name in numbers])
+        return length(union(start[which], end[which]))
+
+    compute, own = of("compute"), of("compute", "copy")
+    local, every = of("compute", "copy", "collective"), length(union(start, end))
+    communication = of("collective", "send", "recv")
+    return RankTime(own, own - compute, local - own, every - local, window - every, communication)
+
+
+def exposed_of(start: Integers, end: Integers, communicates: "npt.NDArray[np.bool_]") -> Integers:
+    """For each op the time in which it communicates and nothing is computed; 0 for what computes.
+
+    start, end: each op's [ns]. communicates: which ops do, as booleans.
+    """
+    compute = union(start[~communicates], end[~communicates])
+    return np.where(communicates, (end - start) - covered(start, end, compute), 0)
+
+
+# Messages that hosts send: how long they took, where a recording has only when the program waited for them.
+
+
+def received_by_then(
+    ranks: Mapping[int, RankTrace], timed: Mapping[int, TimedOps], calls: Sequence[JointCollective]
+) -> dict[int, TimedOps]:
+    """Ops of hosts whose sends end when the other rank has received the message.
+
+    A program may wait for what it sends much later, and until then the recording has the send as not ended. ranks:
+    recorded. timed: their ops. calls: the messages with both ends.
+    """
+    ends = {rank: ops.end.copy() for rank, ops in timed.items()}
+    kinds = {rank: [each.kind for each in trace.collectives] for rank, trace in ranks.items()}
+    for message in calls:
+        if message.collective.kind not in MESSAGES or len(message.members) != len(MESSAGES):
+            continue
+        of = {kinds[rank][ranks[rank].ops.collective[at]]: (rank, at) for rank, at in message.members.items()}
+        if sorted(of) != sorted(MESSAGES):
+            continue
+        (source, sent), (target, received) = (of[kind] for kind in MESSAGES)
+        if CATEGORIES[ranks[source].ops.category[sent]] == BACKGROUND:
+            done = max(int(timed[target].end[received]), int(timed[source].start[sent]) + 1)
+            ends[source][sent] = min(int(ends[source][sent]), done)
+    return {rank: replace(ops, end=ends[rank]) for rank, ops in timed.items()}
+
 
 APART = 60_000_000_000
 """Ns between recordings of one job at most, as far as clocks of hosts agree."""
@@ -225,3 +347,46 @@ def _signature(trace: RankTrace, kinds: Sequence[str]) -> str:
                            ((trace.shapes, columns.shapes.tolist()), (trace.names, order.callers)))  # fmt: skip
         digest.update(repr((shapes, callers, order.dtypes, order.waits)).encode())
     return digest.hexdigest()
+
+
+# A run whose files have no times: its ranks, its ops by lanes in their order, and its collectives.
+#
+# Execution traces of PyTorch are such files, and Chakra's traces whose nodes have no durations. There is no clock, no
+# critical path and no timeline: nothing about a time is known, and no number takes its place.
+
+
+@dataclass(frozen=True)
+class UntimedRun(RecordedRun):
+    """A run without times.
+
+    ranks, calls, lanes: as of a `RecordedRun`. types, kinds: of the ops of each rank, as of `RankTimeline`.
+    orders: what the file of each rank has in place of times.
+    """
+
+    types: Mapping[int, tuple[str, ...]]
+    kinds: Mapping[int, tuple[str, ...]]
+    orders: Mapping[int, RecordedOrder]
+
+
+def untimed_run(traces: Sequence[RankTrace]) -> UntimedRun:
+    """The run of these ranks. traces: each with its `order`. Raises UsageError if they cannot be of one run."""
+    ranks = numbered(traces)
+    found = {rank: types_of(trace) for rank, trace in ranks.items()}
+    types = {rank: each for rank, (each, _) in found.items()}
+    kinds = {rank: each for rank, (_, each) in found.items()}
+    orders = {rank: trace.order for rank, trace in ranks.items() if trace.order is not None}
+    return UntimedRun(ranks, tuple(calls_of(ranks)), lanes_of(ranks, kinds), types, kinds, orders)
+
+
+def without_times(run: str) -> UsageError:
+    """The refusal of what needs times. run: id or name of a run that has none."""
+    counted = " and ".join(str(call("query", name, run=run)) for name in COUNTING)
+    return UsageError(
+        f"run {run} has no times: its files are execution traces, or traces of Chakra without durations. Import the "
+        "profiler's traces of the same ranks, together with their execution traces if there are some, or traces of "
+        f"Chakra with durations. What it ran is counted by {counted}"
+    )
+
+
+COUNTING = ("collectives_by_group", "ops_by_module")
+"""Named queries that count what a run has, and need no times."""

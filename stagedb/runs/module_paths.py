@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.runs.alignment import align
-from stagedb.runs.nested_spans import NestedSpans
-from stagedb.runs.rank_spans import Numbering, RankSpans
+from stagedb.runs.rank_spans import NestedSpans, Numbering, RankSpans
 from stagedb.runs.rank_trace import NONE, Integers, Places
 
 PREFIX = "nn.Module: "

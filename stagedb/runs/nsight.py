@@ -15,9 +15,9 @@ from typing import Any
 
 from stagedb.files import path_text
 from stagedb.runs.event_stream import TraceFileError
+from stagedb.runs.joined_ops import RecordedRank
 from stagedb.runs.kernel_names import collective_kind
 from stagedb.runs.rank_trace import NONE, RankTrace
-from stagedb.runs.recorded_rank import RecordedRank
 
 MAGIC = b"SQLite format 3\0"
 

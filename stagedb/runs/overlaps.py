@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.runs.clocks import MESSAGES
+from stagedb.runs.measured_run import covered, length, union, without
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
-from stagedb.runs.time_spent import covered, length, union, without
 from stagedb.workflows import RECOMPUTE
 
 Bools = npt.NDArray[np.bool_]

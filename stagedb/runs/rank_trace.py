@@ -1,16 +1,68 @@
 """One rank of a run that was recorded: what its device executed, who launched it, and its annotations."""
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.runs.memory_record import AllocatedMemory
+# Memory of a rank over a recording, as its allocators were seen: a bounded curve, its peak, and ends of phases.
 
 Integers = npt.NDArray[np.int64]
+
+MOST_POINTS = 512
+"""Points of a curve. With more events, the fullest moment of several consecutive ones represents them."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMoment:
+    """A moment of the fullest step, with what is held then.
+
+    moment: start, forward_end, backward_end, step_end, forward_peak, backward_peak, optimizer_peak or peak, as in the
+    memory of a plan. bytes: allocated. time, until: ns since 1970 by the rank's clock, until the end of the operator.
+    phase: forward, backward or optimizer. operator: the one that runs at a peak; None if none is around it.
+    """
+
+    moment: str
+    bytes: int
+    time: int
+    until: int
+    phase: str
+    operator: str | None
+
+
+@dataclass(frozen=True)
+class AllocatedMemory:
+    """Memory of a device, or of the host, over a recording.
+
+    place: `device 0`, or `host`. absolute: whether bytes are all that the process holds; else they are those that were
+    allocated since the recording began, less what was released of them. events: how many there are. time: ns since 1970
+    by the rank's clock, ascending; allocated: bytes from then on, the peak exact; at most `MOST_POINTS`. reserved: the
+    most that the allocator held of its device; None if unknown. step: number of the fullest step; None without steps.
+    moments: of this step; the last one is its peak.
+    """
+
+    place: str
+    absolute: bool
+    events: int
+    time: Integers
+    allocated: Integers
+    reserved: int | None
+    step: int | None
+    moments: tuple[MemoryMoment, ...]
+
+    @property
+    def peak(self) -> MemoryMoment:
+        """The moment at which the most is allocated."""
+        return self.moments[-1]
+
+    def later(self, ns: int) -> "AllocatedMemory":
+        """The memory with all times counted from another begin. ns: what is added to each time."""
+        moments = tuple(replace(each, time=each.time + ns, until=each.until + ns) for each in self.moments)
+        return replace(self, time=self.time + ns, moments=moments)
+
 
 Places = npt.NDArray[np.signedinteger[Any]]
 """Numbers of things, of as few bytes as are enough."""
@@ -200,3 +252,54 @@ class RankTrace:
     numbered: bool = False
     memory: tuple[AllocatedMemory, ...] = ()
     order: RecordedOrder | None = None
+
+
+# Process groups of a rank, as PyTorch's profiles and execution traces list them.
+
+
+def process_groups(rows: Any, world: int) -> tuple[ProcessGroup, ...]:
+    """The groups of a list with `pg_name`, `pg_desc` and `ranks`, in its order, which is that of their making.
+
+    rows: of a file, of any form. world: ranks of the job, which a group without a list has; 0: not known.
+    """
+    found = []
+    for row in rows if isinstance(rows, list) else ():
+        if not isinstance(row, dict) or "pg_name" not in row:
+            continue
+        ranks = row.get("ranks")
+        named = isinstance(ranks, list) and all(type(each) is int and each >= 0 for each in ranks)
+        members = tuple(ranks) if named and ranks else tuple(range(world))
+        description = str(row.get("pg_desc") or "")
+        found.append(ProcessGroup(str(row["pg_name"]), "" if description == "undefined" else description, members))
+    return tuple(found)
+
+
+def in_group(collective: RecordedCollective, group: ProcessGroup) -> RecordedCollective:
+    """A collective with the name, description and ranks of its process group."""
+    size = len(group.ranks) or None
+    return replace(collective, group=group.name, description=group.description, ranks=group.ranks, size=size)
+
+
+# Shapes of the inputs of operators as one text, such as `[[768,384],[384,96]]`, for all files that have some.
+
+_LONGEST = 500
+"""Characters of a text: those of lists of all parameters of a model are longer."""
+
+_Shape = list[int | list[int | list[int]]]
+
+_decode = msgspec.json.Decoder(list[_Shape]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def input_shapes(written: bytes) -> str | None:
+    """The text of shapes in JSON: one a tensor, a list of them a list of tensors, and `[]` for a number.
+
+    None for what is no such list, or has no input; an empty text for shapes that take more than 500 characters.
+    written: the JSON of an event's `Input Dims`.
+    """
+    try:
+        found = _decode(written)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    text = _encode(found).decode()
+    return None if not found else text if len(text) <= _LONGEST else ""

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.files.texts import EVEN
+from stagedb.runs.measured_run import RankTime, time_of
 from stagedb.runs.stored_run import RunOpFacts, StoredRun
-from stagedb.runs.time_spent import RankTime, time_of
 
 TERMS = {"busy": "computing or copying", "exposed": "exposed collectives", "bubble": "messages", "idle": "nothing runs"}
 """Terms that add up to a run, as fields of `RankTime`, and what they are."""

@@ -9,15 +9,12 @@ from typing import Literal
 from stagedb.errors import UsageError
 from stagedb.files import path_text
 from stagedb.runs.chakra_files import is_chakra, read_chakra
-from stagedb.runs.execution_joins import with_execution_traces
-from stagedb.runs.execution_nodes import is_execution_trace
-from stagedb.runs.execution_ranks import read_untimed
-from stagedb.runs.execution_trace import read_execution_trace
+from stagedb.runs.execution_ranks import read_untimed, with_execution_traces
+from stagedb.runs.execution_trace import is_execution_trace, read_execution_trace
 from stagedb.runs.gloo_groups import with_groups
 from stagedb.runs.kineto import file_digest
-from stagedb.runs.measured_run import MeasuredRun, measured_run
+from stagedb.runs.measured_run import MeasuredRun, UntimedRun, measured_run, untimed_run
 from stagedb.runs.trace_files import TraceReading, read_traces
-from stagedb.runs.untimed_run import UntimedRun, untimed_run
 
 
 @dataclass(frozen=True)

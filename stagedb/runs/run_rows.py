@@ -3,24 +3,216 @@
 Rows are made each time that they are iterated over, since those of a large run need more memory than its files.
 """
 
+import hashlib
+import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain, islice, pairwise
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from stagedb.runs.clocks import JointCollective, ends_of
-from stagedb.runs.engine_iterations import engine_iterations
-from stagedb.runs.joined_ops import step_named
+from stagedb.runs.joined_ops import engine_iterations, step_named
 from stagedb.runs.lane_rows import Edge, LaneOps, LaneRows, Node, axis_of, known, message_bytes
-from stagedb.runs.leg_rows import LegRows
+from stagedb.runs.measured_path import REASONS
 from stagedb.runs.measured_run import FORMAT, MeasuredRun, RecordedRun
-from stagedb.runs.memory_rows import shared_memory
-from stagedb.runs.rank_trace import NONE, Integers, rows_of
+from stagedb.runs.rank_trace import NONE, AllocatedMemory, Integers, MemoryMoment, Places, rows_of
 from stagedb.traces.rank_sets import format_ranks
+
+# The critical path of a run as rows: legs, which are pieces that follow each other in one task of one rank.
+
+
+@dataclass(frozen=True)
+class LegRows:
+    """The rows of the path. lanes: by number."""
+
+    run: MeasuredRun
+    lanes: Mapping[int, LaneRows]
+
+    @cached_property
+    def _task(self) -> Places:
+        """For each piece the number of its task on its lane."""
+        path = self.run.path
+        found = np.empty(len(path), np.int32)
+        for rank, lane in self.run.lane_of.items():
+            here = path.rank == rank
+            found[here] = self.lanes[lane.number].task_of(path.op[here])
+        return found
+
+    @cached_property
+    def _first(self) -> Integers:
+        """The places of the first pieces of the legs."""
+        rank, task = self.run.path.rank, self._task
+        return np.flatnonzero(np.concatenate(([True], (rank[1:] != rank[:-1]) | (task[1:] != task[:-1]))))
+
+    @property
+    def count(self) -> int:
+        """The number of legs."""
+        return len(self._first)
+
+    def _id(self, number: int) -> str:
+        return f"{self.run.id}/l{number}"
+
+    def legs(self) -> Iterator[Node]:
+        """The legs, from the begin of the run on."""
+        path, first = self.run.path, self._first
+        last = np.append(first[1:], len(path)) - 1
+        start, idle = path.start[first] - path.idle[first], np.add.reduceat(path.idle, first)
+        rows = rows_of(path.rank[first], start, path.end[last], idle, path.reason[first])
+        for number, (rank, begin, finish, gaps, reason) in enumerate(rows):
+            values = {
+                "id": self._id(number),
+                **self.lanes[self.run.lane_of[rank].number].place,
+                "rank": rank,
+                "number": number,
+                "start": begin,
+                "finish": finish,
+                "ns": finish - begin,
+                "idle": gaps,
+                "reason": REASONS[reason],
+            }
+            yield self.run.id, values
+
+    def first(self) -> Iterator[Edge]:
+        """The edge from the run to the first leg of its critical path."""
+        yield self.run.id, self._id(0), {}
+
+    def following(self) -> Iterator[Edge]:
+        """The edges from each leg to the next one."""
+        return ((self._id(number), self._id(number + 1), {}) for number in range(self.count - 1))
+
+    def tasks(self) -> Iterator[Edge]:
+        """The edges from each leg to the task that it is a part of."""
+        rows = rows_of(self.run.path.rank[self._first], self._task[self._first])
+        for number, (rank, task) in enumerate(rows):
+            yield self._id(number), f"{self.run.id}/{self.run.lane_of[rank].number}/t{task}", {}
+
+    def ops(self) -> Iterator[Edge]:
+        """The edges from each leg to the ops that it consists of."""
+        path, first = self.run.path, self._first
+        lengths = np.diff(np.append(first, len(path)))
+        leg = np.repeat(np.arange(len(first)), lengths)
+        place = np.arange(len(path)) - first[leg]
+        lanes = {rank: f"{self.run.id}/{lane.number}" for rank, lane in self.run.lane_of.items()}
+        for number, at, rank, op, ns in rows_of(leg, place, path.rank, path.op, path.end - path.start):
+            yield self._id(number), f"{lanes[rank]}/{op}", {"number": at, "ns": ns}
+
+
+# The memory of a run's ranks as rows: ranks of a lane whose allocators did the same share one.
+
+_LONGEST_NAME = 1_000
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """The memory of one device or host, alike on several ranks of a lane.
+
+    id: of its node. ranks: by the rank's number, the memory with the rank's own times.
+    """
+
+    id: str
+    lane: LaneRows
+    ranks: dict[int, AllocatedMemory]
+
+    @property
+    def first(self) -> tuple[int, AllocatedMemory]:
+        """The first of the ranks that share the memory, and its memory."""
+        return next(iter(self.ranks.items()))
+
+    def begin(self, rank: int) -> int:
+        """When the run begins by the clock of a rank, in ns since 1970."""
+        return self.lane.run.begin + self.lane.run.clocks[rank].offset
+
+    def node(self) -> Node:
+        """The memory as a node, with the times of its first rank."""
+        rank, memory = self.first
+        peak = memory.peak
+        values = {
+            "id": self.id,
+            **self.lane.place,
+            "place": memory.place,
+            "absolute": memory.absolute,
+            "ranks": len(self.ranks),
+            "members": list(self.ranks),
+            "events": memory.events,
+            "peak": peak.bytes,
+            "start": peak.time - self.begin(rank),
+            "step_number": memory.step,
+            "phase": peak.phase,
+            "operator": _name(peak),
+            "module": None if self.op is None else self._module(rank, self.op),
+            "reserved": memory.reserved,
+            "times": (memory.time - self.begin(rank)).tolist(),
+            "allocated": memory.allocated.tolist(),
+        }
+        return self.lane.id, known(values)
+
+    def levels(self) -> Iterator[Node]:
+        """What is held at the moments of the fullest step."""
+        rank, memory = self.first
+        for each in memory.moments:
+            values = {
+                "id": f"{self.id}/{each.moment}",
+                **self.lane.place,
+                "moment": each.moment,
+                "bytes": each.bytes,
+                "start": each.time - self.begin(rank),
+                "operator": _name(each),
+            }
+            yield self.id, known(values)
+
+    def owners(self) -> Iterator[Edge]:
+        """The ranks whose memory it is, each with the moment of its peak."""
+        for rank, memory in self.ranks.items():
+            yield self.id, f"{self.lane.run.id}/r{rank}", {"start": memory.peak.time - self.begin(rank)}
+
+    def peak_op(self) -> Iterator[Edge]:
+        """The op that the peak is for."""
+        if self.op is not None:
+            yield self.id, f"{self.lane.id}/{self.op}", {}
+
+    @cached_property
+    def op(self) -> int | None:
+        """The op of the lane that the peak is for: the first one launched by the operator that allocates.
+
+        Without one, the op that was launched last before; None at the begin.
+        """
+        rank, memory = self.first
+        launched, peak = self.lane.run.ranks[rank].ops.launched, memory.peak
+        if not len(launched):
+            return None
+        after = np.where((launched >= peak.time) & (launched <= peak.until), launched, np.iinfo(np.int64).max)
+        if int(after.min()) <= peak.until:
+            return int(after.argmin())
+        before = np.where(launched <= peak.time, launched, NONE)
+        return int(before.argmax()) if int(before.max()) != NONE else None
+
+    def _module(self, rank: int, op: int) -> str | None:
+        trace = self.lane.run.ranks[rank]
+        module = int(trace.ops.module[op])
+        return None if module == NONE else trace.modules[module]
+
+
+def _name(moment: MemoryMoment) -> str | None:
+    return None if moment.operator is None else moment.operator[:_LONGEST_NAME]
+
+
+def shared_memory(lane: LaneRows) -> list[SharedMemory]:
+    """The memory of the ranks of a lane, one for those that have the same bytes in the same order."""
+    alike: dict[tuple[object, ...], dict[int, AllocatedMemory]] = {}
+    for rank in lane.lane.ranks:
+        for memory in lane.run.ranks[rank].memory:
+            moments = tuple((each.moment, each.bytes, each.phase, each.operator) for each in memory.moments)
+            levels = memory.allocated.tobytes()
+            key = memory.place, memory.absolute, memory.events, memory.reserved, memory.step, moments, levels
+            alike.setdefault(key, {})[rank] = memory
+    return [SharedMemory(f"{lane.id}/m{number}", lane, ranks) for number, ranks in enumerate(alike.values())]
+
 
 RowT = TypeVar("RowT", Node, Edge)
 
@@ -352,3 +544,94 @@ def _members(run: MeasuredRun, meetings: _Meetings) -> Iterator[Edge]:
         source, ready = f"{run.id}/c{number}", members[-1][1]
         for rank, start, _ in members:
             yield source, f"{lanes[rank]}/{call.members[rank]}", {"rank": rank, "waits": ready - start}
+
+
+# The digest of a run's content, which needs one row at a time, in any order.
+#
+# It has the sum of the digests of all rows of a kind, so that a run of any size needs no memory, and the same rows in
+# any order have the same digest.
+
+Row = Mapping[str, Any]
+_DigestedEdge = tuple[str, str, Row]
+
+_CONTENT = (
+    "format",
+    "world",
+    "job_ranks",
+    "step",
+    "steps",
+    "ops",
+    "devices",
+    "busy",
+    "exposed",
+    "begin",
+    "unexplained",
+    "launching",
+)
+"""Properties of a run that its digest covers."""
+
+_SUMS_SINCE = 3
+"""The first format of runs whose digest has the sums of those of the rows."""
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_sha256 = hashlib.sha256
+_WORDS = 4
+"""Numbers of 64 bits in a digest."""
+
+_AT_ONCE = 1 << 12
+
+
+class RunDigest:
+    """A digest that rows are added to. Names that users give do not count, nor do properties that are None."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, npt.NDArray[np.uint64]] = defaultdict(lambda: np.zeros(5, np.uint64))
+
+    def add_nodes(self, label: str, rows: Iterable[Row]) -> None:
+        """Count the properties of nodes of a label. rows: the properties of each node."""
+        self._add(label, rows)
+
+    def add_edges(self, kind: Iterable[str], rows: Iterable[_DigestedEdge]) -> None:
+        """Count relationships.
+
+        kind: their type, the label of the source and of the target. rows: one a relationship.
+        """
+        self._add(" ".join(kind), rows)
+
+    def _add(self, kind: str, rows: Iterable[Row | _DigestedEdge]) -> None:
+        made = map(_encode, rows)
+        while digests := [_sha256(text).digest() for text in islice(made, _AT_ONCE)]:
+            words = np.frombuffer(b"".join(digests), "<u8").reshape(-1, _WORDS)
+            # Sums are those of 64 bits, without what is carried.
+            self._sums[kind] += np.append(words.sum(axis=0, dtype=np.uint64), np.uint64(len(words)))
+
+    def of(self, own: Row) -> str:
+        """The digest of all that was added, and of the run's own properties."""
+        text = [{name: own.get(name) for name in _CONTENT}, {kind: sums.tolist() for kind, sums in self._sums.items()}]
+        return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()
+
+
+def run_digest(own: Row, nodes: Mapping[str, Iterable[Row]], edges: Mapping[Any, Iterable[_DigestedEdge]]) -> str:
+    """The digest of all rows of a run. own: properties of its node. nodes: by label. edges: by kind."""
+    if own["format"] < _SUMS_SINCE:
+        return _digest_of_sorted(own, nodes, edges)
+    digest = RunDigest()
+    for label, rows in nodes.items():
+        digest.add_nodes(label, rows)
+    for kind, ends in edges.items():
+        digest.add_edges(kind, ends)
+    return digest.of(own)
+
+
+def _digest_of_sorted(
+    own: Row, nodes: Mapping[str, Iterable[Row]], edges: Mapping[Any, Iterable[_DigestedEdge]]
+) -> str:
+    """The digest that runs of earlier formats have."""
+    digest = hashlib.sha256(json.dumps({name: own.get(name) for name in _CONTENT}, sort_keys=True).encode())
+    for label in sorted(nodes):
+        lines = sorted(json.dumps(row, sort_keys=True) for row in nodes[label])
+        digest.update("\n".join((label, *lines)).encode())
+    for kind in sorted(edges):
+        lines = sorted(json.dumps(edge, sort_keys=True) for edge in edges[kind])
+        digest.update("\n".join((*kind, *lines)).encode())
+    return digest.hexdigest()

@@ -7,9 +7,9 @@ from itertools import chain
 
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.lane_rows import LONGEST_NAME, Edge, LaneOps, Node, known
+from stagedb.runs.measured_run import UntimedRun
 from stagedb.runs.rank_trace import NONE, PHASES
 from stagedb.runs.run_rows import RowSource, RunRows, collective_facts, facts_of, in_lane, lane_facts, rank_facts
-from stagedb.runs.untimed_run import UntimedRun
 
 
 def untimed_rows(run: UntimedRun, files: Mapping[int, str | None]) -> RunRows:

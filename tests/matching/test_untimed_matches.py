@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from stagedb.runs.measured_run import untimed_run
 from stagedb.runs.rank_trace import NONE, RankTrace, RecordedOrder
 from stagedb.runs.run_match import RunMatch, match_run
-from stagedb.runs.untimed_run import untimed_run
 from stagedb.store.contents.matches import counts
 from tests.matching.recorded import match_of, program_of, run_of
 from tests.matching.test_gloo_matches import FAULTS

@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from stagedb.runs.measured_run import UntimedRun
 from stagedb.runs.run_files import RunFiles
-from stagedb.runs.untimed_run import UntimedRun
 
 PROFILER = "[pytorch|profiler|execution_trace|"
 ANNOTATION = 7

@@ -4,10 +4,10 @@ from collections import defaultdict
 from typing import Any, cast
 
 from stagedb.runs import MeasuredRun
+from stagedb.runs.measured_run import UntimedRun
 from stagedb.runs.run_rows import run_rows
 from stagedb.runs.stored_run import StoredRun
 from stagedb.runs.untimed_rows import untimed_rows
-from stagedb.runs.untimed_run import UntimedRun
 from stagedb.store import Store
 from stagedb.store.contents import run_reading
 

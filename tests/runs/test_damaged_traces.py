@@ -9,9 +9,9 @@ import pytest
 from scripts._fuzz_hostile import changed, damaged
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun, file_digest, measured_run, read_trace, run_digest, run_rows
+from stagedb.runs.measured_run import UntimedRun
 from stagedb.runs.run_files import RunFiles
 from stagedb.runs.untimed_rows import untimed_rows
-from stagedb.runs.untimed_run import UntimedRun
 from tests.runs.execution_traces import linear_step
 from tests.runs.nsight_exports import two_processes, write_export
 from tests.runs.recordings import training_step

@@ -10,11 +10,19 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun
-from stagedb.runs.dependencies import KINDS_OF_DEPENDENCY, Dependencies, RetimedRun, dependencies_of, retimed
-from stagedb.runs.host_waits import synchronised, waiting_calls
+from stagedb.runs.joined_ops import synchronised, waiting_calls
 from stagedb.runs.measured_path import TimedOps
 from stagedb.runs.rank_trace import NONE
-from stagedb.runs.what_ifs import HELD, scaling_of, what_if
+from stagedb.runs.stored_run import (
+    HELD,
+    KINDS_OF_DEPENDENCY,
+    Dependencies,
+    RetimedRun,
+    dependencies_of,
+    retimed,
+    scaling_of,
+    what_if,
+)
 from tests.runs.recordings import Recording, step, training_step
 from tests.runs.stored_rows import stored
 from tests.runs.test_measured_run import run_of

@@ -6,8 +6,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.runs.engine_iterations import engine_iterations
-from stagedb.runs.joined_ops import step_numbers
+from stagedb.runs.joined_ops import engine_iterations, step_numbers
 from stagedb.runs.rank_trace import Annotation
 from stagedb.store import Store
 

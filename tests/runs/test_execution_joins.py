@@ -8,9 +8,9 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun
+from stagedb.runs.measured_run import UntimedRun
 from stagedb.runs.rank_trace import NONE, RankTrace, RecordedCollective
 from stagedb.runs.run_files import RunFiles
-from stagedb.runs.untimed_run import UntimedRun
 from tests.runs.recordings import Recording, measured
 
 Operand = tuple[Any, list[Any], str]

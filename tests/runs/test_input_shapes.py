@@ -7,8 +7,7 @@ import pytest
 
 from stagedb.api.client import Stagedb
 from stagedb.runs import file_digest, measured_run, read_kineto, run_rows
-from stagedb.runs.input_shapes import input_shapes
-from stagedb.runs.rank_trace import NONE, RankTrace
+from stagedb.runs.rank_trace import NONE, RankTrace, input_shapes
 from stagedb.store import Store
 from tests.runs.recordings import Recording
 

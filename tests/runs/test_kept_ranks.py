@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stagedb.runs import RankTrace, file_digest, kept_ranks, read_trace, trace_files
-from stagedb.runs.kept_ranks import LONGEST_KEPT, KeptRanks
-from stagedb.runs.trace_files import TraceReading, read_traces
+from stagedb.runs import RankTrace, file_digest, read_trace, trace_files
+from stagedb.runs.trace_files import LONGEST_KEPT, KeptRanks, TraceReading, read_traces
 from tests.runs.nsight_exports import two_processes, write_export
 from tests.runs.test_trace_files import TRACES, columns, long_recording, profiles
 
@@ -40,7 +39,7 @@ def test_what_is_kept_is_what_was_read(form: str, kept: KeptRanks, tmp_path: Pat
 
 
 def test_every_field_of_a_rank_is_kept() -> None:
-    assert {each.name for each in fields(RankTrace)} == {*kept_ranks._SAME, "ops", "memory"}
+    assert {each.name for each in fields(RankTrace)} == {*trace_files._SAME, "ops", "memory"}
 
 
 def test_what_is_damaged_or_of_another_version_is_read_again(kept: KeptRanks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +54,7 @@ def test_what_is_damaged_or_of_another_version_is_read_again(kept: KeptRanks, mo
         assert kept.ranks("a") is None
     path.write_bytes(whole)
     assert kept.ranks("a") is not None
-    monkeypatch.setattr("stagedb.runs.kept_ranks.FORMAT", 0)
+    monkeypatch.setattr("stagedb.runs.trace_files.FORMAT", 0)
     assert kept.ranks("a") is None
 
 

@@ -18,9 +18,9 @@ from stagedb.runs.kernel_names import (
     short_name,
 )
 from stagedb.runs.lane_rows import message_bytes
-from stagedb.runs.nested_spans import NestedSpans
+from stagedb.runs.measured_run import exposed_of, time_of, union, without
+from stagedb.runs.rank_spans import NestedSpans
 from stagedb.runs.rank_trace import NONE, Integers, RankTrace
-from stagedb.runs.time_spent import exposed_of, time_of, union, without
 from tests.runs.recordings import BASE, Recording, step
 
 ALL_GATHER: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 
 from stagedb.runs import RankTrace, file_digest, read_kineto
 from stagedb.runs.memory_events import fullest_of_each
-from stagedb.runs.memory_record import MOST_POINTS
+from stagedb.runs.rank_trace import MOST_POINTS
 from tests.runs.recordings import BASE, Recording
 
 ENGINE = "autograd::engine::evaluate_function: MmBackward0"

@@ -13,9 +13,9 @@ from stagedb.api.importing import trace_files
 from stagedb.api.querying import _named, short
 from stagedb.errors import UsageError
 from stagedb.runs import MeasuredRun, TraceFileError
+from stagedb.runs.measured_run import UntimedRun
 from stagedb.runs.rank_trace import NONE, RankTrace, RecordedCollective
 from stagedb.runs.run_files import RunFiles
-from stagedb.runs.untimed_run import UntimedRun
 from stagedb.store import Statement, Store, load
 from stagedb.store.run_labels import RUN_LABELS
 from stagedb.store.run_statements import of_run

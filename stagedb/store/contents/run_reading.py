@@ -12,9 +12,9 @@ from stagedb.files.stored_values import DamagedError
 from stagedb.plans.plan import MOST_RANKS
 from stagedb.runs.clocks import JointCollective
 from stagedb.runs.measured_path import TimedOps
+from stagedb.runs.measured_run import without_times
 from stagedb.runs.rank_trace import HOST, NONE, Integers, RecordedCollective
 from stagedb.runs.stored_run import LaneFacts, RunOpFacts, StoredCollective, StoredLevel, StoredMemory, StoredRun
-from stagedb.runs.untimed_run import without_times
 from stagedb.store import Store, read_whole
 from stagedb.traces.rank_sets import parse_ranks
 

@@ -12,9 +12,8 @@ from typing import Any
 from stagedb.files import check_unicode, shown
 from stagedb.mentions import Word
 from stagedb.runs import MeasuredRun, RunDigest, RunRows, run_digest, run_rows
-from stagedb.runs.measured_run import FORMAT
+from stagedb.runs.measured_run import FORMAT, UntimedRun
 from stagedb.runs.untimed_rows import untimed_rows
-from stagedb.runs.untimed_run import UntimedRun
 from stagedb.store import Input, Lease, Store, ask_again, building
 from stagedb.store.contents.comparisons import one_each, without_none
 from stagedb.store.dump_contents import End, ThingContent

@@ -106,7 +106,7 @@ SEAMS: dict[str, Callable[[Any], None]] = {
     "stagedb.store.transactions": lambda module: wrap(
         module, "written", lambda _, statement, *__: f"write.{statement.name}"
     ),
-    "stagedb.runs.kept_ranks": lambda module: wrap(module.KeptRanks, "keep", lambda *_: "import.kept"),
+    "stagedb.runs.trace_files": lambda module: wrap(module.KeptRanks, "keep", lambda *_: "import.kept"),
     "stagedb.traces.set_output": of_stages,
     "stagedb.traces.staging": of_names,
     "stagedb.traces.encoded_class": of_files,
