@@ -14,8 +14,8 @@ from stagedb.memory.request_blocks import MemoryShare, RequestFit, sampling_byte
 from stagedb.mentions import Word
 from stagedb.models.sizes import MOST_TOKENS
 from stagedb.plans import Plan
+from stagedb.plans.request_batches import one_prefix
 from stagedb.plans.serving_checks import DRAFTING
-from stagedb.plans.shared_prefixes import one_prefix
 from stagedb.store import Store
 
 if TYPE_CHECKING:

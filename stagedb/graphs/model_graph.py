@@ -56,8 +56,8 @@ from stagedb.models.named_facts import in_experts, in_stack
 from stagedb.models.style import LinearFormat, Style
 from stagedb.plans.graph_options import DEALT_KEYS, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Way
+from stagedb.plans.sharding_checks import check_routed
 from stagedb.plans.strategies import kept, rules
-from stagedb.plans.strategy_checks import check_routed
 from stagedb.plans.strategy_files import parse_strategy
 from stagedb.workflows import find_workflow
 

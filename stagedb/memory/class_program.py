@@ -26,7 +26,7 @@ from stagedb.lowering.stage_blocks import BUCKET, CUT
 from stagedb.memory.owned_weights import OwnedGather, owned_gather
 from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.plans import FORMAT_BYTES, Plan
-from stagedb.plans.shared_prefixes import repeated_bytes
+from stagedb.plans.request_batches import repeated_bytes
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
 from stagedb.workflows import TaskKind

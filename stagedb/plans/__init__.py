@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from stagedb.plans.dtypes import FORMAT_BYTES, Dtypes
     from stagedb.plans.graph_options import GraphOptions
     from stagedb.plans.layer_split import uneven_chunks
-    from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, expert_axis, groups, members
+    from stagedb.plans.mesh import GROUP_AXES, AxisGroups, Mesh, RankLayout, expert_axis, groups, members
     from stagedb.plans.plan import Plan, plan_for, plan_for_ranks
-    from stagedb.plans.rank_layout import RankLayout
     from stagedb.plans.written_words import WORDS, read_plan_file, typed_words
 
 __all__ = [
@@ -35,13 +34,31 @@ __all__ = [
 ]
 
 _MODULES = {
-    "dtypes": ("FORMAT_BYTES", "Dtypes"),
+    "dtypes": (
+        "Dtypes",
+        "FORMAT_BYTES",
+    ),
     "layer_split": ("uneven_chunks",),
-    "mesh": ("GROUP_AXES", "AxisGroups", "Mesh", "expert_axis", "groups", "members"),
+    "mesh": (
+        "AxisGroups",
+        "GROUP_AXES",
+        "Mesh",
+        "RankLayout",
+        "expert_axis",
+        "groups",
+        "members",
+    ),
     "graph_options": ("GraphOptions",),
-    "plan": ("Plan", "plan_for", "plan_for_ranks"),
-    "rank_layout": ("RankLayout",),
-    "written_words": ("WORDS", "read_plan_file", "typed_words"),
+    "plan": (
+        "Plan",
+        "plan_for",
+        "plan_for_ranks",
+    ),
+    "written_words": (
+        "WORDS",
+        "read_plan_file",
+        "typed_words",
+    ),
 }
 
 # The command line reads the words of a plan and needs nothing else of this package.

@@ -1,8 +1,8 @@
 """The choices that change the structure of a graph. Degrees, sizes, batches and dtypes remain symbols."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from stagedb.errors import UsageError
 from stagedb.files import shown
@@ -12,11 +12,44 @@ from stagedb.models.adapters import ALIASES
 from stagedb.plans.aspects import GRAPH_WORDS, GraphAspects, chosen_words, plain_words
 from stagedb.plans.aspects.context import CpChunks, CpKind
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
+from stagedb.plans.aspects.word import PlanWord
 from stagedb.plans.strategy_files import canonical_strategy, parse_strategy
-from stagedb.plans.workflow_checks import check_needed, workflows_with
-from stagedb.workflows import find_workflow
+from stagedb.workflows import WORKFLOWS, Workflow, find_workflow
 
 __all__ = ["CP_CHUNKS", "CP_KINDS", "RINGS", "CpChunks", "CpKind", "GraphOptions"]
+
+# Words of a plan that mean nothing to its workflow: those of gradients and of an optimizer that it does not have.
+
+
+def check_needed(workflow: Workflow, words: Iterable[PlanWord], values: object, usual: Mapping[str, Any]) -> None:
+    """Raise UsageError for a word with another value than the usual one, by field, that the workflow cannot use.
+
+    words: those to check. values: an object with a field for each word. usual: by field, the value that any workflow
+    may have; a field that is left out has its default.
+    """
+    for word in words:
+        value, needs = getattr(values, word.field), word.about.needs
+        if value != usual.get(word.field, word.default) and not _has(workflow, needs):
+            raise UsageError(
+                f"the workflow {workflow.name} has no {needs}, which {word.switch(value)} is for: leave it out, or "
+                f"take {workflows_with(needs)}"
+            )
+
+
+def workflows_with(needs: str) -> str:
+    """The workflows that have what a word of a plan needs, as options of a message."""
+    return " or ".join(str(Word("workflow", name)) for name, workflow in WORKFLOWS.items() if _has(workflow, needs))
+
+
+def _has(workflow: Workflow, needs: str) -> bool:
+    has = {
+        "gradients": workflow.differentiates,
+        "optimizer": workflow.optimizes,
+        "cache": workflow.caches,
+        "draft": workflow.drafts,
+    }
+    return has.get(needs, True)
+
 
 DEALT_KEYS: CpKind = "allgather-lse"
 """The kind in which ranks of cp share the cache of each request."""

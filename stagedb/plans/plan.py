@@ -12,7 +12,6 @@ from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import numbers_of_heads
-from stagedb.plans.adapter_checks import check_adapters, check_rank
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, PLAN_WORDS, chosen_words, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import (
@@ -25,7 +24,6 @@ from stagedb.plans.context_checks import (
     check_whole_groups,
     with_default_kind,
 )
-from stagedb.plans.dispatch_checks import settled_routing
 from stagedb.plans.dtypes import Dtypes
 from stagedb.plans.expert_checks import (
     capacity,
@@ -33,33 +31,47 @@ from stagedb.plans.expert_checks import (
     check_experts,
     expert_parts,
     load_symbols,
+    settled_routing,
     smallest,
     widths,
 )
 from stagedb.plans.expert_load import read_routing, whole_ratio, with_whole_choices
-from stagedb.plans.graph_options import GraphOptions
+from stagedb.plans.graph_options import GraphOptions, check_needed
 from stagedb.plans.layer_split import check_shared_layers, check_split, chunk_layers, stage_layers
-from stagedb.plans.loss_checks import check_loss
 from stagedb.plans.nearest_plans import Change, Misfit, Way, multiples, nearest, tried_by
-from stagedb.plans.optimizer_checks import check_gathered, check_offload, check_optimizer, check_states
 from stagedb.plans.order_files import ENDINGS, read_schedule_file
-from stagedb.plans.overlap_checks import check_overlap
-from stagedb.plans.placement_checks import placed
 from stagedb.plans.plan_fields import PlanFields
-from stagedb.plans.recompute_checks import check_recomputed_layers, check_recomputed_of
-from stagedb.plans.request_lists import read_requests, request_words
+from stagedb.plans.request_batches import read_requests, request_words
 from stagedb.plans.schedule_checks import (
     check_messages,
+    check_overlap,
     check_recomputed_halves,
     check_schedule,
     explicit,
     implied,
+    placed,
     settled,
 )
 from stagedb.plans.serving_checks import check_drafts, check_requests, check_scanned_requests, check_shared_tokens
-from stagedb.plans.sharding_checks import check_clipping, check_parts, check_sharding, check_units, check_version
-from stagedb.plans.strategy_checks import check_strategy
-from stagedb.plans.workflow_checks import check_needed
+from stagedb.plans.sharding_checks import (
+    check_clipping,
+    check_parts,
+    check_sharding,
+    check_strategy,
+    check_units,
+    check_version,
+)
+from stagedb.plans.training_checks import (
+    check_adapters,
+    check_gathered,
+    check_loss,
+    check_offload,
+    check_optimizer,
+    check_rank,
+    check_recomputed_layers,
+    check_recomputed_of,
+    check_states,
+)
 from stagedb.plans.written_words import typed_words
 from stagedb.schedules import EXPLICIT
 from stagedb.workflows import find_workflow

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.plans.request_batches import RequestBatch
-from stagedb.plans.request_lists import engine_batch
+from stagedb.plans.request_batches import RequestBatch, engine_batch
 from stagedb.runs.gradient_buckets import REDUCER, GradientBuckets, ReducedGradients
 from stagedb.runs.kernel_names import EXCHANGES, LONGEST, PREPARING, SEND_RECV, collective_kind, communication_kind
 from stagedb.runs.measured_path import next_of_stream

@@ -12,7 +12,7 @@ from stagedb.errors import TooLargeError, UsageError
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import Plan
 from stagedb.plans.aspects import PLAN_WORDS
-from stagedb.plans.strategy_checks import check_strategy
+from stagedb.plans.sharding_checks import check_strategy
 from stagedb.search.bounds import ALL, NONE, OF_STAGES, Bounds, PlanBound
 from stagedb.search.candidates import Candidate, Fate, Objective, SearchRequest, Worth
 from stagedb.search.conditions import Condition

@@ -4,7 +4,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.plans import Plan
-from stagedb.plans.pipeline_layouts import parse_layout_text
+from stagedb.plans.written_words import parse_layout_text
 
 LAYOUTS = {
     # Megatron-Bridge's DeepSeek-V3 on H100, and of another one on GB200; Megatron-Core's own example.

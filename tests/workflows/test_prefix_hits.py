@@ -13,8 +13,7 @@ from stagedb.graphs.model_graph import build_graph
 from stagedb.memory.request_blocks import RequestFit
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions, Plan
-from stagedb.plans.request_batches import batch_of
-from stagedb.plans.request_lists import read_requests
+from stagedb.plans.request_batches import batch_of, read_requests
 from stagedb.store import Store
 from tests import lowered
 from tests.ir.tiny import card

@@ -17,7 +17,7 @@ from stagedb.lowering.columns import COLLECTIVE, Workload
 from stagedb.memory import Category, memory_of
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
-from stagedb.plans.expert_copies import numbers_of_copies, placed
+from stagedb.plans.token_copies import numbers_of_copies, placed
 from tests import lowered
 from tests.ir.tiny import card
 from tests.semantics.test_serving import TOKENS, Serving, agree, by_position, whole

@@ -13,8 +13,7 @@ from stagedb.lowering import Program
 from stagedb.memory import Category, memory_of
 from stagedb.models import load_card
 from stagedb.plans import Plan
-from stagedb.plans.request_batches import RequestSums, batch_of
-from stagedb.plans.request_lists import engine_batch, read_requests
+from stagedb.plans.request_batches import RequestSums, batch_of, engine_batch, read_requests
 from stagedb.store import Store
 from stagedb.systems import Costs, load_system
 from stagedb.systems.cost_model import Work

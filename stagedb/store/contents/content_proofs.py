@@ -28,7 +28,7 @@ from stagedb.lowering.copied_rows import (
 )
 from stagedb.lowering.preparing import with_all_words
 from stagedb.plans import Plan
-from stagedb.plans.rank_layout import RankLayout
+from stagedb.plans.mesh import RankLayout
 from stagedb.store.contents.comparisons import Row, differences, without_none, wrong_edges
 from stagedb.store.contents.instance_digests import (
     edges_digest,
