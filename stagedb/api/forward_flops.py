@@ -4,8 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from stagedb.errors import UsageError
-from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.one_rank import on_one_rank
+from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import Attention, KeyIndex, ScoredPairs, compressed, key_blocks, load
 from stagedb.ir.symbolic_graph import Compute, SymOp

@@ -8,10 +8,8 @@ from typing import Any
 from stagedb.collectives import ALL_GATHER
 from stagedb.graphs.block import LaidOut
 from stagedb.graphs.costs import Sizes
-from stagedb.graphs.edges import data_edges, either, with_bypasses, without_repeats
-from stagedb.graphs.operations import sym_op
-from stagedb.graphs.optimizer_step import MASTER, Tie, UpdateRule, is_master, step
-from stagedb.graphs.owned_layers import OwnedLayers, parameters_of
+from stagedb.graphs.operations import data_edges, either, sym_op, with_bypasses, without_repeats
+from stagedb.graphs.optimizer_step import MASTER, OwnedLayers, Tie, UpdateRule, is_master, parameters_of, step
 from stagedb.graphs.sharing import ReductionRules, all_buckets, bucket_ops, shard_elements
 from stagedb.ir.expressions import largest, parse, smallest, symbol
 from stagedb.ir.facts import OpFacts

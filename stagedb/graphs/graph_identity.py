@@ -1,6 +1,6 @@
 """The properties of a graph that are known without building it: its identity, and the model's sizes.
 
-They are separate from `build`, because these alone find a graph in a store, in a fifth of the time.
+They are separate from `build_graph`, because these alone find a graph in a store, in a fifth of the time.
 """
 
 import hashlib

@@ -10,20 +10,18 @@ from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.frameworks import Framework
 from stagedb.graphs.assembly import assemble
-from stagedb.graphs.block import BlockPlan, LaidOut, lay_out
+from stagedb.graphs.block import BlockPlan, LaidOut, lay_out, summed
 from stagedb.graphs.block_trial import check_blocks
 from stagedb.graphs.costs import Sizes, request_axes
 from stagedb.graphs.graph_identity import drafting, graph_key, graph_sizes
 from stagedb.graphs.optimizer_step import Tie, UpdateRule
-from stagedb.graphs.recomputation import RecomputedPart
-from stagedb.graphs.recompute_modules import check_modules, has_core, in_layer, meant, module_parts
-from stagedb.graphs.sharing import of_experts
-from stagedb.graphs.strategy_support import axes_by_region, check_named, check_synced, tied_alike
+from stagedb.graphs.recomputation import RecomputedPart, check_modules, has_core, in_layer, meant, module_parts
+from stagedb.graphs.sharing import BucketRule, of_experts, reduction_rules
 from stagedb.graphs.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
-from stagedb.graphs.zero_buckets import reduction_rules
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.expressions import Expression, ceiling, largest, parse, symbol
 from stagedb.ir.facts import KEY_PARTS, LOSS_TOKENS
+from stagedb.ir.key_lengths import check_lengths
 from stagedb.ir.operators import (
     BEFORE,
     COPIES,
@@ -37,7 +35,7 @@ from stagedb.ir.operators import (
 )
 from stagedb.ir.operators.dealt_keys import ADDED, dealt
 from stagedb.ir.packed_weights import PACKED
-from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.ir.symbolic_graph import SymGraph, SymOp
 from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.mentions import Word
@@ -47,7 +45,8 @@ from stagedb.models.card import Card
 from stagedb.models.kinds import LayerKind, hyper_connections, layer_inputs
 from stagedb.models.kinds.attention_experts import ATTENTION_EXPERTS
 from stagedb.models.kinds.experts import dealers
-from stagedb.models.kinds.head_sizes import names_in_stack, own_axes, repeats_heads, rotary_axes, stack_axes
+from stagedb.models.kinds.head_sizes import names_in_stack, own_axes, repeats_heads, rotary_axes, stack_axes, usual_name
+from stagedb.models.kinds.layer_inputs import VOCABULARY
 from stagedb.models.kinds.part import Table
 from stagedb.models.kinds.shared_keys import KEY_BLOCKS
 from stagedb.models.kinds.token_copies import EXCHANGES
@@ -56,10 +55,99 @@ from stagedb.models.named_facts import in_experts, in_stack
 from stagedb.models.style import LinearFormat, Style
 from stagedb.plans.graph_options import DEALT_KEYS, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Way
+from stagedb.plans.request_batches import MEAN_SYMBOLS
 from stagedb.plans.sharding_checks import check_routed
 from stagedb.plans.strategies import kept, rules
-from stagedb.plans.strategy_files import parse_strategy
+from stagedb.plans.strategy_files import REGIONS, Strategy, parse_strategy
+from stagedb.plans.token_copies import COPY_SYMBOLS
 from stagedb.workflows import find_workflow
+
+# Whether a model can follow a user's strategy: all names exist, and tensors that belong together are treated alike.
+
+SAME = {"shared_ffn": "ffn", VOCABULARY: "vocab"}
+"""Tensor axes that a strategy calls by another name."""
+
+EXPERTS = f" (experts follow {Word('ep')} and {Word('expert_tp')})"
+
+
+def axes_by_region(blocks: tuple[LaidOut, ...]) -> dict[str, frozenset[str]]:
+    """The regions of a model, each with the axes of its weights as a strategy calls them.
+
+    blocks: of the model, with the layouts of their tensors.
+    """
+    found: dict[str, set[str]] = {}
+    for op in (op for block in blocks for op in block.operations):
+        axes = {
+            SAME.get(usual_name(axis), usual_name(axis)) for t in op.inputs if t.role == "weight" for axis in t.axes
+        }
+        found.setdefault(op.region, set()).update(axes)
+    return {region: frozenset(axes) for region, axes in found.items()}
+
+
+def check_named(strategy: Strategy, blocks: tuple[LaidOut, ...], model: str) -> None:
+    """Raise UsageError if a strategy names something that a model does not have, so that it would have no effect.
+
+    blocks: of the model. model: its name, for the error.
+    """
+    found = axes_by_region(blocks)
+    here = [region for region in REGIONS if region in found]
+    for table, regions in (("regions", strategy.regions), ("weights", strategy.weights)):
+        for region in regions:
+            if region not in found:
+                raise UsageError(
+                    f"the strategy's {table} name {shown(region)}, of which {model} has no operator: it has "
+                    f"{', '.join(here)}{EXPERTS if 'experts' in found else ''}"
+                )
+    for region, rule in strategy.weights.items():
+        missing = [axis for axis in rule if axis not in found[region]]
+        if missing:
+            raise UsageError(
+                f"the strategy keeps weights of {region} in parts of {' and '.join(missing)}, and in {model} none of "
+                f"them has that axis: "
+                + (f"they have {', '.join(sorted(found[region]))}" if found[region] else "there are none")
+            )
+
+
+def check_synced(ops: Iterable[SymOp], alone: Iterable[BucketRule]) -> None:
+    """Raise UsageError if gradients are reduced only over dp, or only over cp: both have ranks of ep among others.
+
+    A reduction without the ranks of ep would need groups that are in one of the two and hold the same experts. ops: of
+    the graph. alone: the rules for buckets over one of the two axes.
+    """
+    used = {op.name for op in ops}
+    found = next((bucket for bucket in alone if bucket.name in used), None)
+    if found is not None:
+        whole, other = ("cp", "dp") if found.axis == "data" else ("dp", "cp")
+        raise UsageError(
+            f"with this strategy the gradients of some weights are reduced only over {other}, and "
+            f"{Word('ep_sync', False)} takes the ranks of ep out of dp and cp together: let the strategy cut batch "
+            f"over dp and seq over cp wherever it has weights, keep no weight in parts over {whole}, or leave "
+            f"{Word('ep_sync', False)} or {Word('strategy')} out"
+        )
+
+
+def tied_alike(tie: Tie, blocks: tuple[LaidOut, ...]) -> tuple[LaidOut, ...]:
+    """The blocks with both ends of a tied weight partial on the same mesh axes, so that their gradients can be added.
+
+    Raises UsageError if a strategy keeps the two ends in different ways.
+    """
+    kept = {weight.name: block for block in blocks for weight in block.weights}
+    ends = {name: kept[name] for name in (tie.first, tie.second)}
+    first, second = (block.layouts[name] for name, block in ends.items())
+    if first != second:
+        raise UsageError(
+            "the embedding and the head of this model are one weight, and the strategy keeps it in two ways: give the "
+            "same of vocab and hidden for both, under weights: embedding and weights: head"
+        )
+    made = {name: block for name, block in ends.items() if name in block.gradients}
+    partial = {name: block.layouts[block.gradients[name].name].partials() for name, block in made.items()}
+    common = set.intersection(*map(set, partial.values())) if partial else set()
+    alike = {
+        block.plan.name: summed(block, name, [axis for axis in partial[name] if axis not in common])
+        for name, block in made.items()
+    }
+    return tuple(alike.get(block.plan.name, block) for block in blocks)
+
 
 _RINGS: Mapping[str, Passing] = {
     "ring-allgather": "gathered",
@@ -512,3 +600,24 @@ def build_graph(card: Card, options: GraphOptions) -> SymGraph:
         ops=rows.ops,
         edges=rows.edges,
     )
+
+
+# A graph on one rank: the values of its symbols without any partition, and with balanced experts.
+
+
+def on_one_rank(graph: SymGraph, batch: int, tokens: int, keys: int | None = None) -> dict[str, int]:
+    """The values of a graph's symbols on one rank, for `batch` sequences of `tokens` tokens each.
+
+    keys: the keys of a sequence, if there are more than tokens: its queries are the last `tokens` of `keys` positions,
+    as in a step of decoding or a chunk of a prefill. Raises UsageError for a graph that has a key for each query.
+    """
+    degrees = dict.fromkeys(("dp", "tp", "cp", "ep", "epn", "epr", "edp", "pp", "hsdp", "cpr", "cpa"), 1)
+    fixed = {"copies": 1, "runs": 1, "capacity": 1, "per": 1, "cp_rank": 1, "step": 1, "cuts": 1, "last": 1}
+    widths = {f"e_{name}": 2 for name in ("act", "param", "grad", "reduce", "opt", "logits", "cache")}
+    experts = graph.sizes.get("E", 1)
+    loads = {"load_all": experts, "load_most": 1, "load_here": experts + 1, "load_dealt": experts + 1, "kept": experts}
+    copies = dict.fromkeys(COPY_SYMBOLS, 1 + batch * tokens)
+    lengths = {"B": batch, "S": tokens, "SK": tokens if keys is None else keys}
+    means = dict(zip(MEAN_SYMBOLS, lengths.values(), strict=True))
+    check_lengths(graph, lengths)
+    return {**graph.sizes, **degrees, **fixed, **widths, **loads, **copies, **lengths, **means}

@@ -1,16 +1,15 @@
 """The operations of a block that run once a step: reductions of single gradients, then the optimizer."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from stagedb.collectives import ALL_REDUCE
+from stagedb.collectives import ALL_GATHER, ALL_REDUCE
+from stagedb.errors import UsageError
 from stagedb.graphs.block import LaidOut, cut
 from stagedb.graphs.costs import Sizes
-from stagedb.graphs.factors import check_whole, factored
-from stagedb.graphs.muon import Muon, matrices, muon_step
-from stagedb.graphs.sharing import REPLICATED_HEADS, ReductionRules, reducing, shard_elements
-from stagedb.ir.expressions import Expression, number, smallest, symbol, total
-from stagedb.ir.layouts import Layout
+from stagedb.graphs.sharing import REPLICATED_HEADS, ReductionRules, of_experts, reducing, shard_elements
+from stagedb.ir.expressions import Expression, number, parse, product, smallest, symbol, total
+from stagedb.ir.layouts import Layout, Partitioned
 from stagedb.ir.operators import (
     SGD,
     SLICE,
@@ -18,8 +17,12 @@ from stagedb.ir.operators import (
     AdamW,
     BlockwiseAdamW,
     EvenBlockwiseAdamW,
+    Momentum,
     MomentumSGD,
+    MuonUpdate,
     Operator,
+    Orthogonalisation,
+    PositionEmbedding,
     Redistribution,
     Update,
 )
@@ -27,15 +30,194 @@ from stagedb.ir.operators.optimizer import (
     GRADIENTS,
     HOST_GRADIENT,
     HOST_WEIGHT,
+    PACKED,
     FromHost,
     HostAdamW,
     KeptState,
     ToHost,
     WriteWeight,
 )
+from stagedb.ir.symbolic_graph import SymOp
 from stagedb.ir.tensors import Operation, Tensor
+from stagedb.mentions import Word
 from stagedb.plans.graph_options import MUONS, GraphOptions
 from stagedb.workflows.training import STEP
+
+# Muon's operators: a gradient becomes the average of itself, then a matrix with equal singular values, then a step.
+#
+# Jordan et al. 2024. The matrices are those of linear layers inside layers, which are not as wide as a vocabulary, and
+# in some frameworks learned positions; AdamW updates all other weights.
+
+STATE = "momentum_buffer"
+"""The word of its state, as in `torch.optim.Muon`."""
+
+
+MOMENTUM, GATHER, ORTHOGONALISATION, CUT = CHAIN = ("momentum", "gather", "orthogonalisation", "slice")
+"""The words of the operators of a matrix before its update, with which their names end."""
+
+
+@dataclass(frozen=True)
+class Muon:
+    """How Muon runs.
+
+    gathers: ranks of tp gather the matrices that they partition. splits: see `Orthogonalisation`. positions: the table
+    of learned positions is a matrix of it.
+    """
+
+    gathers: bool
+    splits: bool
+    positions: bool = False
+
+
+@dataclass
+class _Chain:
+    """The operators of one weight, in order. It adds the layouts of the tensors that it makes to `layouts`."""
+
+    weight: Tensor
+    layouts: dict[str, Layout]
+    operations: list[Operation] = field(default_factory=list)
+
+    def emit(self, word: str, operator: Operator, inputs: Iterable[Tensor], *outputs: Tensor) -> None:
+        """Add an operator with a name that ends in `word`."""
+        name = f"{self.weight.name}.{word}"
+        self.operations.append(Operation(name, operator, tuple(inputs), outputs, "step", STEP, name))
+
+    def made(self, word: str, dtype: str, layout: Layout) -> Tensor:
+        """A new tensor of the weight's shape."""
+        tensor = Tensor(f"{self.weight.name}.{word}", self.weight.axes, dtype, "gradient")
+        self.layouts[tensor.name] = layout
+        return tensor
+
+
+def matrices(block: LaidOut, muon: Muon) -> frozenset[str]:
+    """The weights of a block that are matrices of Muon, with gradients: those of linear layers, and learned positions.
+
+    A matmul reads a weight itself, or what is gathered or cast of it. muon: how it runs.
+    """
+    sources = {weight.name: weight.name for weight in block.weights}
+    read = set[str]()
+    for op in block.operations:
+        names = [sources[tensor.name] for tensor in op.inputs if tensor.name in sources]
+        if op.operator.kind == "matmul" or (muon.positions and isinstance(op.operator, PositionEmbedding)):
+            read |= {*names}
+        elif len(op.inputs) == 1:
+            sources |= dict.fromkeys((tensor.name for tensor in op.outputs), *names) if names else {}
+    return frozenset(
+        weight.name
+        for weight in block.weights
+        if weight.name in block.gradients and weight.name in read and _is_matrix(block, weight)
+    )
+
+
+def _is_matrix(block: LaidOut, weight: Tensor) -> bool:
+    """Whether a weight is no bias, and not as wide as a vocabulary."""
+    if of_experts(block.layouts[weight.name]):
+        return len(weight.axes) > 2
+    return block.rows[weight.name] < len(weight.axes) and "vocab" not in weight.axes
+
+
+def muon_step(
+    muon: Muon, block: LaidOut, weight: Tensor, gradient: Tensor, layouts: dict[str, Layout], master: Tensor
+) -> tuple[list[Operation], Tensor]:
+    """The operators that update one weight, and its state.
+
+    gradient: reduced, in the weight's layout. layouts: those of the new tensors are added. master: the copy of the
+    weight that is updated in its place, where there is one. UsageError for a matrix that a strategy cuts over other
+    axes than tp, and for fused projections that are not split as queries, keys and values of one size.
+    """
+    chain, own = _Chain(weight, layouts), layouts[weight.name]
+    _check_whole(weight, own)
+    state = Tensor(f"{weight.name}.{STATE}", weight.axes, "opt", "optimizer_state")
+    layouts[state.name] = own
+    update = chain.made("direction", gradient.dtype, own)
+    chain.emit(MOMENTUM, Momentum(), (gradient, state), update, state)
+    cut = own.on("tp") if muon.gathers else None
+    gathered = own.with_("tp", None) if isinstance(cut, Partitioned) else own
+    if isinstance(cut, Partitioned):
+        whole = chain.made("direction.whole", gradient.dtype, gathered)
+        chain.emit(GATHER, Redistribution(ALL_GATHER.name, "tp", source=cut.axis), (update,), whole)
+        update = whole
+    made = chain.made("orthogonal", "bf16", gathered)
+    chain.emit(ORTHOGONALISATION, _orthogonalisation(muon, block, weight), (update,), made)
+    if isinstance(cut, Partitioned):
+        part = chain.made("orthogonal.part", "bf16", own)
+        chain.emit(CUT, Redistribution(SLICE, "tp", target=cut.axis), (made,), part)
+        made = part
+    chain.emit("optimizer", MuonUpdate(), (weight, made, master), weight, master)
+    return chain.operations, state
+
+
+def _check_whole(weight: Tensor, layout: Layout) -> None:
+    cut = [axis for axis, _ in layout.placements if axis not in ("tp", "ep", "epn", "epr")]
+    if cut:
+        raise UsageError(
+            f"Muon needs whole matrices, and the strategy partitions {weight.name} over {cut[0]}: take "
+            f"{Word('optimizer', 'adamw')}, or leave {cut[0]} out of the strategy's rule for this weight"
+        )
+
+
+def _orthogonalisation(muon: Muon, block: LaidOut, weight: Tensor) -> Orthogonalisation:
+    """How Muon makes a weight's matrices orthogonal: their axes, and how many there are (one for each expert)."""
+    axes, rows = weight.axes, block.rows[weight.name]
+    if of_experts(block.layouts[weight.name]):
+        return Orthogonalisation(axes[1:-1], axes[-1:], axes[:1])
+    fused = next((axis for axis in axes if axis.startswith(PACKED)), None)
+    if muon.splits and fused not in (None, PACKED):
+        raise UsageError(
+            f"{weight.name} has queries, gates, keys or values of different sizes in one matrix, which Muon has to "
+            f"split: take {Word('recipe', 'torch')}, where each is a matrix, or {Word('optimizer', 'adamw')}"
+        )
+    return Orthogonalisation(axes[:rows], axes[rows:], split=muon.splits and fused == PACKED)
+
+
+# Adafactor's matrices: the rows and columns of each weight as PyTorch has it.
+#
+# `torch.optim.Adafactor` factors the last two dimensions of a parameter. Those of the graph's weights have names, and
+# those that a framework has as one dimension are several of them.
+
+_MATRICES = ("matmul", "embedding")
+"""The kinds of operators that read a weight as a matrix."""
+
+
+def factored(block: LaidOut, weight: Tensor) -> Adafactor:
+    """The operator that updates a weight of a block by the means of its rows and columns; of a vector by its squares.
+
+    UsageError for a weight that a strategy cuts over dp or cp, and for one of a shape that PyTorch may have otherwise.
+    """
+    check_whole(block, weight, "Adafactor")
+    axes, rows = weight.axes, block.rows[weight.name]
+    if of_experts(block.layouts[weight.name]) and len(axes) > 1:
+        return Adafactor(axes[1:-1], axes[-1:], axes[:1]) if len(axes) > 2 else Adafactor(axes[:1], axes[1:])
+    if rows == len(axes) and (len(axes) == 1 or weight.name.endswith(".bias")):
+        return Adafactor()
+    if rows < len(axes) and not _readers(block, weight).isdisjoint(_MATRICES):
+        return Adafactor(axes[:rows], axes[rows:])
+    raise UsageError(
+        f"Adafactor keeps means of the last two dimensions of a parameter, and {weight.name} is neither a vector nor "
+        f"of a linear layer or an embedding: take {Word('optimizer', 'adamw')}"
+    )
+
+
+def check_whole(block: LaidOut, weight: Tensor, name: str) -> None:
+    """Raise UsageError for a weight that a strategy cuts over dp or cp. name: of an optimizer of whole weights."""
+    cut = [axis for axis, _ in block.layouts[weight.name].placements if axis not in ("tp", "ep", "epn", "epr")]
+    if cut:
+        raise UsageError(
+            f"{name} needs whole weights, and the strategy partitions {weight.name} over {cut[0]}: take "
+            f"{Word('optimizer', 'adamw')}, or leave {cut[0]} out of the strategy's rule for this weight"
+        )
+
+
+def _readers(block: LaidOut, weight: Tensor) -> set[str]:
+    """The kinds of operators that read a weight itself, or what is gathered or cast of it."""
+    names, kinds = {weight.name}, set[str]()
+    for op in block.operations:
+        read = [tensor.name for tensor in op.inputs if tensor.name in names]
+        if read and len(op.inputs) == 1:
+            names |= {tensor.name for tensor in op.outputs}
+        if read:
+            kinds.add(op.operator.kind)
+    return kinds
 
 
 @dataclass(frozen=True)
@@ -278,3 +460,96 @@ def _weights_of(op: Operation) -> list[Tensor]:
 
 def _gradients(op: Operation) -> list[Tensor]:
     return [t for t in op.inputs if t.role in GRADIENTS]
+
+
+# Weights that each rank of dp updates whole: what an optimizer's operators cost by how many of them are a rank's own.
+#
+# Megatron-Core 0.16.1, `LayerWiseDistributedOptimizer` in megatron/core/optimizer/layer_wise_optimizer.py. A weight is
+# one parameter, and that of the experts of a layer as many as a rank has experts. Which of them are a rank's own
+# follows from all weights of its stage (`stagedb.lowering.rank_classes`). Expressions have a symbol for each weight.
+
+EXPERTS = "experts"
+"""The axis of weights that have a matrix for each expert."""
+
+
+def owned_symbol(block: int, order: int) -> str:
+    """The symbol of how many parameters of a weight are a rank's own, and one more, because symbols are above 0.
+
+    block: its place among the blocks of the graph. order: of the weight's registration in the block.
+    """
+    return f"owned_{block}_{order}"
+
+
+def parameters_of(weight: Tensor, layout: Layout, sizes: Sizes) -> Expression:
+    """How many parameters of the framework a weight is on one rank: one, or one of each expert.
+
+    weight: of a block. layout: its layout. sizes: those of the block's axes.
+    """
+    return sizes.local(EXPERTS, layout.cuts(EXPERTS)) if of_experts(layout) else number(1)
+
+
+@dataclass(frozen=True)
+class SharedSizes(Sizes):
+    """Sizes of what an update touches of each weight. shares: by weight and by gradient, the part that is its own."""
+
+    shares: Mapping[str, Expression] = field(default_factory=dict)
+
+    def elements(self, tensor: Tensor, layout: Layout) -> Expression:
+        """Elements of a weight, or of a tensor that is named after one, that one rank updates."""
+        origin = next(name for name in self.shares if tensor.name == name or tensor.name.startswith(f"{name}."))
+        return super().elements(tensor, layout) * self.shares[origin]
+
+
+@dataclass(frozen=True)
+class OwnedLayers:
+    """The weights of a block of which each rank of dp updates its own.
+
+    counts: by weight, how many of its parameters are a rank's own. all_of: how many it has. sizes: of the block's axes.
+    """
+
+    block: LaidOut
+    sizes: Sizes
+    counts: Mapping[str, Expression]
+    all_of: Mapping[str, Expression]
+
+    @classmethod
+    def of(cls, number: int, block: LaidOut, sizes: Sizes) -> "OwnedLayers":
+        """Those of a block. number: its place among the blocks of the graph. sizes: of its axes."""
+        counts = {each.name: symbol(owned_symbol(number, order)) - 1 for order, each in enumerate(block.weights)}
+        all_of = {each.name: parameters_of(each, block.layouts[each.name], sizes) for each in block.weights}
+        return cls(block, sizes, counts, all_of)
+
+    def updated(self, op: Operation) -> tuple[str, ...]:
+        """The weights that an operation updates, or makes something for in their update."""
+        if not op.template.once:
+            return ()
+        if isinstance(op.operator, Update):
+            return tuple(tensor.name for tensor in op.inputs if tensor.role == "weight")
+        weight, _, word = op.name.rpartition(".")
+        return (weight,) if weight in self.counts and word in CHAIN else ()
+
+    def sizes_of(self, op: Operation) -> Sizes:
+        """The sizes of an operation's tensors, as far as they are of weights of one's own.
+
+        An operation of one weight of experts is over fewer experts. One of several weights touches parts of them.
+        """
+        weights = self.updated(op)
+        if not weights:
+            return self.sizes
+        if len(weights) > 1:
+            shares = {name: self.counts[name] / self.all_of[name] for name in weights}
+            shares |= {grad.name: shares[name] for name, grad in self.block.gradients.items() if name in shares}
+            return SharedSizes(self.sizes.axes, self.sizes.replicable, shares)
+        layout = self.block.layouts[weights[0]]
+        if not of_experts(layout):
+            return self.sizes
+        spread = product(symbol(axis) for axis in layout.cuts(EXPERTS))
+        return Sizes({**self.sizes.axes, EXPERTS: self.counts[weights[0]] * spread}, self.sizes.replicable)
+
+    def placed(self, op: Operation, row: SymOp) -> SymOp:
+        """The row of an operation with the condition that some of what it updates is a rank's own."""
+        weights = self.updated(op)
+        if not weights:
+            return row
+        present = total(self.counts[name] for name in weights)
+        return replace(row, present=str(present if row.present is None else smallest(parse(row.present), present)))

@@ -6,12 +6,31 @@ otherwise the whole part does (Megatron-LM).
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stagedb.errors import UsageError
+from stagedb.files import did_you_mean
 from stagedb.ir.operators import Redistribution
+from stagedb.ir.operators.optimizer import HOST_ACTIVATION, FromHost, ToHost
+from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
-from stagedb.workflows.training import INPUT_GRADIENT
+from stagedb.mentions import Word
+from stagedb.models.adapters import is_under
+from stagedb.models.card import Card
+from stagedb.models.kinds import LayerKind
+from stagedb.models.kinds.gated_delta import GATED_DELTA
+from stagedb.models.kinds.gated_recurrence import GATED_RECURRENCE
+from stagedb.models.kinds.kimi_delta import KIMI_DELTA
+from stagedb.models.kinds.latent_attention import LATENT_ATTENTION
+from stagedb.models.kinds.lightning_attention import LIGHTNING_ATTENTION
+from stagedb.models.kinds.one_part import NONE
+from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
+from stagedb.models.kinds.short_convolution import SHORT_CONVOLUTION
+from stagedb.models.kinds.shortcut_experts import SHORTCUT_EXPERTS
+from stagedb.models.kinds.state_space import STATE_SPACE
+from stagedb.models.named_facts import name_in_layer
+from stagedb.workflows.training import FORWARD, INPUT_GRADIENT
 
 SUFFIX = ".recompute"
 
@@ -137,3 +156,181 @@ def _reading(op: Operation, renamed: dict[str, Tensor]) -> Operation:
     if not op.template.differentiates or all(tensor.name not in renamed for tensor in op.inputs):
         return op
     return dataclasses.replace(op, inputs=tuple(renamed.get(tensor.name, tensor) for tensor in op.inputs))
+
+
+# The modules of a layer that Megatron-Core computes again, by its names (`recompute_modules`).
+#
+# A module is of one of two kinds (megatron/core/transformer/transformer_config.py, `recompute_modules`):
+#
+# - a checkpointed function: its inputs are kept, and it runs again as a whole. Readers outside of it keep its result.
+# - a function whose output is discarded: its result is freed as soon as the next operator has read it, and made again
+#   right before the backward of that operator.
+#
+# Norms that Transformer Engine fuses into the matmul after them are operators of their own here, and are computed again
+# like any other.
+
+CAST_INPUT = ".cast_input"
+"""Part of the names of operators that cast an input of a matmul to fp8."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """What a module's name covers.
+
+    operators: one group of names inside a layer for each function; a name covers all operators under it.
+    without: names that are in no function. discards: the functions' outputs are discarded; else the functions are
+    checkpointed. covers: modules that are inside this one. has: whether a layer of this kind has the module.
+    lacks: what a model without it lacks.
+    """
+
+    operators: tuple[tuple[str, ...], ...]
+    has: Callable[[Card, LayerKind], bool]
+    lacks: str
+    discards: bool = False
+    without: tuple[str, ...] = ()
+    covers: tuple[str, ...] = ()
+
+
+def has_core(card: Card, kind: LayerKind) -> bool:
+    """Whether a layer has attention, whose core may run again: scans and short convolutions have none."""
+    scans = (STATE_SPACE, SELECTIVE_SCAN, GATED_DELTA, KIMI_DELTA, LIGHTNING_ATTENTION, GATED_RECURRENCE)
+    return kind.parts[0] not in (*scans, SHORT_CONVOLUTION, NONE)
+
+
+_LATENT = ("q_a_norm", "wq", "rotary_q", "kv_a_norm", "wkv_b", "k", "rotary_k")
+
+MODULES: Mapping[str, Module] = {
+    "core_attn": Module((), has_core, "attention"),
+    "layernorm": Module((("attn_norm",), ("ffn_norm",)), lambda card, kind: True, "norms", discards=True),
+    "mla_up_proj": Module(
+        (tuple(f"attn.{name}" for name in _LATENT),),
+        lambda card, kind: LATENT_ATTENTION in kind.parts,
+        "latent attention",
+        discards=True,
+    ),
+    "mlp": Module(
+        (("ffn_norm", "ffn"),),
+        lambda card, kind: kind.shares or (not kind.routes and kind.parts[1] is not NONE),
+        "feed-forward without experts",
+        without=("ffn.add",),
+    ),
+    "moe": Module(
+        (("ffn",),),
+        lambda card, kind: kind.routes,
+        "layers with experts",
+        without=("ffn.add",),
+        covers=("moe_act", "shared_experts"),
+    ),
+    "moe_act": Module(
+        (("ffn.experts.gate", "ffn.experts.activation"),),
+        lambda card, kind: kind.routes,
+        "layers with experts",
+        discards=True,
+    ),
+    "shared_experts": Module(
+        (("ffn.shared",),), lambda card, kind: kind.routes and card.shared_ffn > 0, "shared experts"
+    ),
+}
+"""Every module by Megatron-Core's name. The core of attention is known by its tag."""
+
+
+def check_modules(card: Card, chosen: Sequence[str]) -> None:
+    """Refuse modules that a model does not have, and modules inside each other.
+
+    card: the model. chosen: modules by name. Raises UsageError, with the modules that the model has.
+    """
+    kinds = tuple(card.kinds.values())
+    if any(SHORTCUT_EXPERTS in kind.parts for kind in kinds) and set(chosen) - {"core_attn"}:
+        raise UsageError(
+            f"{card.name} has two attentions and two feed-forwards in a layer ({SHORTCUT_EXPERTS.name}), which "
+            f"Megatron-Core does not have: {Word('recompute_modules')} takes core_attn for it"
+        )
+    for name in chosen:
+        module = MODULES[name]
+        if not any(module.has(card, kind) for kind in kinds):
+            others = [other for other, each in MODULES.items() if any(each.has(card, kind) for kind in kinds)]
+            raise UsageError(
+                f"{card.name} has no {module.lacks}, so that nothing of {name} would run again: "
+                f"{Word('recompute_modules')} takes {', '.join(others)} for it"
+            )
+        inside = [other for other in module.covers if other in chosen]
+        if inside:
+            raise UsageError(
+                f"{name} runs {' and '.join(inside)} again as a part of it: leave {' and '.join(inside)} out of "
+                f"{Word('recompute_modules')}"
+            )
+    for kind in kinds:
+        part = next((part.name for part in kind.parts if part.routes and part.reads_stream), None)
+        if part is not None and {"mlp", "moe"} & set(chosen):
+            raise UsageError(
+                f"{card.name} has a feed-forward and experts side by side ({part}), which Megatron-Core does not "
+                f"have: {Word('recompute_modules')} takes layernorm, moe_act and core_attn for it"
+            )
+
+
+def module_parts(card: Card, kind: LayerKind, chosen: Sequence[str], early_stop: bool) -> Iterator[RecomputedPart]:
+    """The parts of a layer that its backward runs again, those of checkpointed functions first.
+
+    card: the model. kind: the kind of the layer. chosen: modules by name. early_stop: a checkpointed function runs only
+    as far as the backward reads it; a discarded output is always made by what it needs alone.
+    """
+    own = {name: MODULES[name] for name in chosen if MODULES[name].has(card, kind)}
+    if "core_attn" in own:
+        yield RecomputedPart(lambda op: Tag.ATTENTION_CORE in op.tags, True, early_stop)
+    covered = [name for module in own.values() if not module.discards for names in module.operators for name in names]
+    for module in sorted(own.values(), key=lambda module: module.discards):
+        for names in module.operators:
+            if module.discards and set(names) <= set(covered):
+                continue  # the operators are in a checkpointed function already
+            yield RecomputedPart(
+                _of(names, module.without, module.discards), not module.discards, early_stop or module.discards
+            )
+
+
+def _of(names: Sequence[str], without: Sequence[str], discards: bool) -> Callable[[Operation], bool]:
+    """Whether an operation is in a function. A discarded output is cast to fp8 again where a matmul reads it."""
+
+    def inside(op: Operation) -> bool:
+        name = in_layer(op.name)
+        if discards and CAST_INPUT in name and op.inputs:
+            name = in_layer(op.inputs[0].name)
+        return is_under(name, names) and not is_under(name, without)
+
+    return inside
+
+
+def in_layer(name: str) -> str:
+    """An operation's name without the name of its block."""
+    return name_in_layer(name).partition(".")[2]
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """The text of a refusal after an unknown name inside a layer: a colon, or similar known names and a colon."""
+    return did_you_mean(name, known, ": {}", most=3, cutoff=0.5) or ":"
+
+
+# The input of a recomputed layer on the host: it is copied there in the forward, and back where the backward begins.
+#
+# `torch.autograd.graph.save_on_cpu` around `torch.utils.checkpoint.checkpoint`, as `offload_wrapper` of
+# torch.distributed.algorithms._checkpoint.checkpoint_wrapper has it: the checkpoint saves nothing but its input.
+
+
+def offload_input(
+    operations: tuple[Operation, ...], x: Tensor, region: str
+) -> tuple[tuple[Operation, ...], Tensor, Tensor]:
+    """A block's operations with both copies, the tensor on the host, and the one that the backward reads.
+
+    operations: those of a layer that runs its forward again. x: its input. region: of the copies.
+    """
+    there = dataclasses.replace(x, name=f"{x.name}.host", role=HOST_ACTIVATION)
+    back = dataclasses.replace(x, name=f"{x.name}.back")
+    names = f"{x.name}.to_host", f"{x.name}.from_host"
+    down = Operation(names[0], ToHost(), (x,), (there,), region, FORWARD, names[0])
+    up = Operation(names[1], FromHost(), (there,), (back,), region, INPUT_GRADIENT, names[1], recomputed=True)
+    first = next(place for place, op in enumerate(operations) if op.recomputed)
+    found = [down]
+    for place, op in enumerate(operations):
+        found += [up] * (place == first)
+        inputs = tuple(back if each.name == x.name else each for each in op.inputs)
+        found.append(dataclasses.replace(op, inputs=inputs) if op.template.differentiates else op)
+    return tuple(found), there, back

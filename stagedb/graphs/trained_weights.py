@@ -7,7 +7,7 @@ from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.graphs.block import LaidOut
 from stagedb.graphs.optimizer_step import Tie
-from stagedb.graphs.recompute_modules import in_layer, meant
+from stagedb.graphs.recomputation import in_layer, meant
 from stagedb.ir.operators import Einsum
 from stagedb.ir.tensors import Tracer
 from stagedb.mentions import Word

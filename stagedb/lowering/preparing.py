@@ -10,7 +10,7 @@ from typing import Any
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.files import shown
-from stagedb.graphs.muon import ORTHOGONALISATION
+from stagedb.graphs.optimizer_step import ORTHOGONALISATION
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.quotients import symbols
 from stagedb.lowering.bucket_members import Bucket, BucketOp, fill

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.graphs.owned_layers import EXPERTS, owned_symbol
+from stagedb.graphs.optimizer_step import EXPERTS, owned_symbol
 from stagedb.lowering.bucket_members import Bucket
 from stagedb.lowering.stage_blocks import IssueOrder, Stage
 from stagedb.plans import Mesh, Plan, groups

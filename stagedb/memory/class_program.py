@@ -14,7 +14,7 @@ import numpy as np
 
 from stagedb.collectives import gathers, resizes
 from stagedb.graphs.costs import BLOCKED
-from stagedb.graphs.muon import STATE
+from stagedb.graphs.optimizer_step import STATE
 from stagedb.ir.expressions import evaluate, symbol
 from stagedb.ir.facts import InExperts, OpFacts
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stagedb.graphs.zero_buckets import stays_open
+from stagedb.graphs.sharing import stays_open
 from stagedb.lowering.columns import Ints
 from stagedb.plans import Plan
 from stagedb.schedules import Order, Task, splits

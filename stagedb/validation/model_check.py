@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stagedb.errors import UsageError
-from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.one_rank import on_one_rank
+from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.ir.expressions import evaluate, number
 from stagedb.ir.operators import KEYS, load
 from stagedb.ir.operators.gated_recurrence import BeforeConvolution

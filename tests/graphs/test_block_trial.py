@@ -13,8 +13,7 @@ from scripts.recording.drawn_values import drawn, probe
 from stagedb.api import model_names
 from stagedb.errors import UsageError
 from stagedb.graphs import block_trial
-from stagedb.graphs.block_trial import BlockTrial, check_blocks
-from stagedb.graphs.simulated_ranks import MESH, SimulatedRanks
+from stagedb.graphs.block_trial import MESH, BlockTrial, SimulatedRanks, check_blocks
 from stagedb.ir import collective_matcher
 from stagedb.ir.layouts import Layout
 from stagedb.ir.operators import Array

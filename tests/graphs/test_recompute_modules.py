@@ -8,7 +8,7 @@ import pytest
 from stagedb.api import Memory, Stagedb
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.recompute_modules import MODULES
+from stagedb.graphs.recomputation import MODULES
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES

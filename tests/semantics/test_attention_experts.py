@@ -10,8 +10,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
 from stagedb.graphs.graph_identity import model_sizes
-from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.one_rank import on_one_rank
+from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import Route
 from stagedb.ir.symbolic_graph import Collective

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.one_rank import on_one_rank
+from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.operators import RankPlace, differential
 from stagedb.plans import GraphOptions

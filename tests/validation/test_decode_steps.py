@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from stagedb.errors import UsageError
-from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.one_rank import on_one_rank
+from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.ir import SymGraph
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.interpreter import cached_names

@@ -11,8 +11,7 @@ from stagedb.api import Stagedb
 from stagedb.api.forward_flops import forward_flops
 from stagedb.api.request_room import RequestWords
 from stagedb.errors import UsageError
-from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.one_rank import on_one_rank
+from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store

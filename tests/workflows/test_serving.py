@@ -9,8 +9,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.api.forward_flops import forward_flops
 from stagedb.errors import UsageError
-from stagedb.graphs.model_graph import build_graph
-from stagedb.graphs.one_rank import on_one_rank
+from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.ir import SymGraph
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import Compute

@@ -25,7 +25,7 @@ class PartAttention(Attention):
     """Queries of one rank of cp with gathered keys: each part of them reads the keys up to its end, no further.
 
     Transformer Engine's context parallelism by all-gather. balanced: rank r of c has the r-th and the (2c-1-r)-th of 2c
-    chunks, one after the other, each in a call of its own (`step` 1 and 2, see `stagedb.graphs.ring_turns`);
+    chunks, one after the other, each in a call of its own (`step` 1 and 2, see `stagedb.graphs.block`);
     otherwise the r-th of c parts. The keys of the `step` are in the order of the sequence. Putting them in order costs
     nothing here.
     """

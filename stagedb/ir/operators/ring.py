@@ -6,7 +6,7 @@ the first half. Among a later rank's keys, only its second half of queries sees 
 Contiguous: rank r has the r-th of c parts, sees all of an earlier rank's keys, and computes nothing in the turns with a
 later rank's keys.
 
-`RingAttention` represents all turns until layouts are known; then `stagedb.graphs.ring_turns` writes them out. The
+`RingAttention` represents all turns until layouts are known; then `stagedb.graphs.block` writes them out. The
 symbol of a turn is `step`, that of a rank `cp_rank`, both counted from 1, as symbols are above 0.
 """
 
