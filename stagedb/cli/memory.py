@@ -194,7 +194,7 @@ def _tensors(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[An
 
 def _biggest(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """A tensor of all layers as one row."""
-    from stagedb.memory.tensor_patterns import tensor_patterns
+    from stagedb.memory.usage import tensor_patterns
 
     found = tensor_patterns((row["name"], row["category"], row["count"], row["bytes"]) for row in rows)
     return ["tensor", "category", "layers", "count", "GB"], [

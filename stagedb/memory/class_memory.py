@@ -10,9 +10,18 @@ from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.lowering.columns import ClassColumns
 from stagedb.lowering.overlapped_pairs import interleaved
 from stagedb.lowering.program import BucketWeights, Program
-from stagedb.memory.class_program import Carried, ChunkProgram, Item, PlacedWeight, local_chunk, programs, tasks_of
+from stagedb.memory.class_program import (
+    FIRST,
+    Carried,
+    ChunkProgram,
+    Item,
+    PlacedWeight,
+    SharePlace,
+    local_chunk,
+    programs,
+    tasks_of,
+)
 from stagedb.memory.lifetimes import Lives
-from stagedb.memory.share_place import FIRST, SharePlace
 from stagedb.memory.tensor_lifetimes import lives, saved
 from stagedb.memory.usage import Alive, JointOrder, Point, Usage
 from stagedb.plans import Plan

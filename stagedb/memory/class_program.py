@@ -17,19 +17,79 @@ from stagedb.graphs.costs import BLOCKED
 from stagedb.graphs.optimizer_step import STATE
 from stagedb.ir.expressions import evaluate, symbol
 from stagedb.ir.facts import InExperts, OpFacts
+from stagedb.ir.layouts import parse_layout
 from stagedb.ir.operators.optimizer import GRADIENTS, UPDATES
 from stagedb.ir.symbolic_graph import BlockSpec, SymGraph, SymOp, SymTensor
 from stagedb.lowering.columns import RUNS, TASK_KINDS, ClassColumns
 from stagedb.lowering.copied_rows import is_at_end
-from stagedb.lowering.rank_classes import Parameters, parameter_group
+from stagedb.lowering.rank_classes import Parameters, Weight, dealt, owner_places, parameter_group
 from stagedb.lowering.stage_blocks import BUCKET, CUT
-from stagedb.memory.owned_weights import OwnedGather, owned_gather
-from stagedb.memory.share_place import FIRST, SharePlace
-from stagedb.plans import FORMAT_BYTES, Plan
+from stagedb.plans import FORMAT_BYTES, Plan, groups
 from stagedb.plans.request_batches import repeated_bytes
 from stagedb.schedules import Task, splits
 from stagedb.workflows import TASK_KINDS as KINDS
 from stagedb.workflows import TaskKind
+
+# What a rank of dp has of weights that it updates whole, and holds while updated weights are gathered.
+
+
+@dataclass(frozen=True)
+class OwnedGather:
+    """A gather of updated weights.
+
+    shares: by weight, the part of its parameters that is the rank's own. held: numbers that it holds until the weights
+    are written: its own weights in one tensor, which is a copy unless there is only one (`_flatten_dense_tensors`), a
+    tensor for the weights of each rank, and, where these are of one size, the one result of NCCL's all-gather
+    (`ProcessGroupNCCL::allgather`).
+    """
+
+    shares: Mapping[Weight, Fraction]
+    held: int
+
+
+def owned_gather(plan: Plan, member: tuple[int, int, int], axis: str, parameters: Sequence[Parameters]) -> OwnedGather:
+    """What a rank has of the weights that a gather carries.
+
+    plan: of the step. member: its coordinates on cp, ep and dp. axis: of the gather. parameters: those of the weights,
+    in the order of the model. Source: Megatron-Core 0.16.1, `LayerWiseDistributedOptimizer.allgather_params` in
+    megatron/core/optimizer/layer_wise_optimizer.py.
+    """
+    of_ranks = dealt(parameters, plan.shards if axis == "dp" else plan.edp)
+    sizes = {each.weight: each.elements for each in parameters}
+    totals = [sum(sizes[weight] * count for weight, count in own.items()) for own in of_ranks]
+    place = owner_places(plan, member)[axis]
+    own = of_ranks[place]
+    flat = totals[place] if own.total() > 1 else 0
+    results = sum(totals) * (2 if len({*totals}) == 1 else 1)
+    return OwnedGather({each.weight: Fraction(own[each.weight], each.count) for each in parameters}, flat + results)
+
+
+# Which part of what ranks share one of them has.
+
+
+@dataclass(frozen=True)
+class SharePlace:
+    """The part of sharded weights that a rank has.
+
+    dense: its place among the ranks that share weights. experts: among those that share experts which ranks divide.
+    """
+
+    dense: int = 0
+    experts: int = 0
+
+    @classmethod
+    def of_rank(cls, plan: Plan, rank: int) -> "SharePlace":
+        """The place of a rank of a plan."""
+        place_on = {group.axis: rank // group.stride % group.size for group in groups(plan, 1, ("dp", "edp"))}
+        return cls(place_on.get("dp", 0), place_on.get("edp", 0))
+
+    def of(self, weight: SymTensor, plan: Plan) -> int:
+        """The place among those that share this weight."""
+        divided = plan.ep > 1 and parse_layout(weight.layout).on("ep") is not None
+        return self.experts if divided else self.dense
+
+
+FIRST = SharePlace()
 
 Key = tuple[str, int]
 """A tensor of the block at a position of the stage."""

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from stagedb.collectives import scatters
 from stagedb.ir.symbolic_graph import SymOp
-from stagedb.memory.chunk_tensors import Chunk
+from stagedb.memory.chunk_tensors import Chunk, Unit
 from stagedb.memory.class_program import BucketStorage, Item
 from stagedb.memory.lifetimes import Category, Life, Moment, TaskSelector, between, brief
-from stagedb.memory.sharded_unit import Unit
 from stagedb.workflows import RECOMPUTE, TaskKind
 
 

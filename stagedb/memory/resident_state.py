@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from stagedb.frameworks import bucket_policy
 from stagedb.graphs.costs import LEAST
 from stagedb.ir.symbolic_graph import OpType
-from stagedb.memory.chunk_tensors import Chunk
+from stagedb.memory.chunk_tensors import Chunk, Unit
 from stagedb.memory.class_program import Key
 from stagedb.memory.lifetimes import Category, State
-from stagedb.memory.sharded_unit import Unit
 from stagedb.plans import Plan
 
 FREED_LATE = 2

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from stagedb.ir.operators import Adafactor, Momentum, Orthogonalisation
 from stagedb.ir.operators.optimizer import FromHost, ToHost
 from stagedb.ir.symbolic_graph import OpType
-from stagedb.memory.chunk_tensors import Chunk, in_parts, means_of
+from stagedb.memory.chunk_tensors import Chunk, SplitGraph, Unit, in_parts, means_of
 from stagedb.memory.class_program import ChunkProgram, Item, Key
 from stagedb.memory.collective_buffers import collected
 from stagedb.memory.lifetimes import OWN, Category, Life, Lives, Moment, State, TaskSelector, between, brief
 from stagedb.memory.resident_state import offloaded, states
-from stagedb.memory.sharded_unit import Unit
-from stagedb.memory.split_graphs import SplitGraph
 from stagedb.plans import Plan
 from stagedb.workflows import RECOMPUTE, TaskKind
 

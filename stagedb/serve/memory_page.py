@@ -15,7 +15,7 @@ from stagedb.api import InstanceInfo, Memory, ProfileInfo, Stagedb, lookup, memo
 from stagedb.errors import UsageError
 from stagedb.files import printable, reserve_text, shown
 from stagedb.memory import ClassMemory, Point
-from stagedb.memory.tensor_patterns import tensor_patterns
+from stagedb.memory.usage import tensor_patterns
 from stagedb.reports.figures import task_words
 from stagedb.reports.memory_curve import MemoryCurve, TaskSpans, curve_of, curve_over_time
 from stagedb.reports.memory_sections import CATEGORIES, MomentLink, curve_chart, moment_marks

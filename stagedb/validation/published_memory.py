@@ -7,7 +7,7 @@ from stagedb.ir.operators import LayerNorm, load
 from stagedb.lowering import Program
 from stagedb.memory import Category, ClassMemory, memory_of
 from stagedb.memory.chunk_tensors import loss_of
-from stagedb.memory.share_place import SharePlace
+from stagedb.memory.class_program import SharePlace
 from stagedb.plans import Plan
 from stagedb.schedules import splits
 from stagedb.validation.counts import CountDifference

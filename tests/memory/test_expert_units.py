@@ -10,8 +10,7 @@ from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.memory.class_memory import ClassMemory, class_memory
-from stagedb.memory.class_program import PlacedWeight
-from stagedb.memory.share_place import SharePlace
+from stagedb.memory.class_program import PlacedWeight, SharePlace
 from stagedb.plans import Mesh, Plan
 from stagedb.validation.records import card_of, plan_words
 

@@ -15,8 +15,7 @@ from stagedb.lowering.issue_order import sequence
 from stagedb.lowering.program import Program
 from stagedb.memory import Category, memory_of
 from stagedb.memory.class_memory import ClassMemory, class_memory
-from stagedb.memory.class_program import PlacedWeight
-from stagedb.memory.share_place import SharePlace
+from stagedb.memory.class_program import PlacedWeight, SharePlace
 from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.schedules import PostedReceive, Task, posted, stage_orders

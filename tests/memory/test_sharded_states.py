@@ -16,7 +16,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.lowering import Program
 from stagedb.memory import Category, memory_of
-from stagedb.memory.share_place import SharePlace
+from stagedb.memory.class_program import SharePlace
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from tests import lowered

@@ -2,9 +2,9 @@
 
 import pytest
 
+from stagedb.memory.chunk_tensors import SplitGraph
 from stagedb.memory.class_memory import ClassMemory
 from stagedb.memory.lifetimes import Life, Moment, TaskSelector
-from stagedb.memory.split_graphs import SplitGraph
 from tests.instances.test_chunk_placement import copied, memories
 
 SPLIT = {"pp": 2, "virtual_stages": 2, "schedule": "interleaved-zb", "global_batch_size": 4}

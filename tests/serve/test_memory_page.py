@@ -9,7 +9,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.api.results import InstanceInfo
 from stagedb.memory import ClassMemory, Point
-from stagedb.memory.tensor_patterns import TensorPattern, tensor_patterns
+from stagedb.memory.usage import TensorPattern, tensor_patterns
 from stagedb.reports.memory_curve import MOMENTS, TaskSpans, curve_of, curve_over_time
 from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import gigabytes

@@ -10,7 +10,7 @@ from stagedb.lowering.columns import ClassColumns
 from stagedb.lowering.overlapped_pairs import joined_tasks
 from stagedb.lowering.program import BucketWeights
 from stagedb.memory.class_memory import ClassMemory, memory_of_classes
-from stagedb.memory.share_place import FIRST, SharePlace
+from stagedb.memory.class_program import FIRST, SharePlace
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole, reading
 from stagedb.store.contents.instance_reading import READERS, find, read_carried, read_class, read_facts
