@@ -9,9 +9,8 @@ from stagedb.lowering.columns import Workload
 from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.systems import System, load_system
-from stagedb.timing.framework_terms import in_step
+from stagedb.timing.framework_terms import hidden, in_step
 from stagedb.timing.framework_timing import Calibration, as_used_by
-from stagedb.timing.hidden_communication import hidden
 from stagedb.timing.node_graph import NodeGraph, node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.timeline import Order, clock, decide, run_step

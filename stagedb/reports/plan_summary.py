@@ -16,7 +16,7 @@ from stagedb.files import GB, shown
 from stagedb.mentions import Word
 from stagedb.reports.terminal_chart import span
 from stagedb.timing.expected_errors import ExpectedError
-from stagedb.timing.figures_of_merit import SECOND
+from stagedb.timing.step_profile import SECOND
 
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR

@@ -9,7 +9,7 @@ from stagedb.reports.memory_sections import room_of
 from stagedb.reports.step_view import StepView
 from stagedb.reports.terminal_chart import span
 from stagedb.timing.expected_errors import error_of_step
-from stagedb.timing.figures_of_merit import Merit
+from stagedb.timing.step_profile import Merit
 
 SHOWN = 4
 """Digits of the step. Its error is larger than what the fifth would add; the facts of the system have all of them."""

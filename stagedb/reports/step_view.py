@@ -11,8 +11,8 @@ from stagedb.mentions import Word
 from stagedb.search.trials import BatchPoint
 from stagedb.systems import System
 from stagedb.timing import JobProfile, Lane, Scaling, StepTimes
-from stagedb.timing.figures_of_merit import Merit
 from stagedb.timing.op_durations import JobDurations
+from stagedb.timing.step_profile import Merit
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from stagedb.search.transfers import ClockMap, LayerPlace, Part, TaskMap, TaskOr
 from stagedb.search.trials import GraphOf
 from stagedb.systems import System
 from stagedb.systems.cost_model import Costs, Transfer
-from stagedb.timing.hidden_communication import DATA_AXES
+from stagedb.timing.framework_terms import DATA_AXES
 from stagedb.workflows import TASK_KINDS
 
 F = TypeVar("F", MicroBatchFigures, StateFigures)

@@ -19,7 +19,7 @@ from stagedb.search.conditions import Condition
 from stagedb.search.peak_bounds import Chunks
 from stagedb.search.space import CHOOSE_LAYERS, Space, Words
 from stagedb.search.trials import Trials
-from stagedb.timing.sent_bytes import most_sent
+from stagedb.timing.op_durations import most_sent
 
 LONG = 2_000
 """Chunks of all stages times micro-batches, above which a step is long: its parts take four times as long as itself."""

@@ -28,7 +28,7 @@ from stagedb.search.space import (
     strategy_text,
 )
 from stagedb.search.trials import Trials
-from stagedb.timing.sent_bytes import most_sent
+from stagedb.timing.op_durations import most_sent
 
 DRAWN = 100
 """Plans that fit, and are drawn to be compared with the given one."""

@@ -58,10 +58,10 @@ from stagedb.memory.tensor_lifetimes import saved
 from stagedb.plans import Plan
 from stagedb.search.transfers import STREAMS, ClockMap, LayerPlace, Part, transfers
 from stagedb.systems import System
-from stagedb.timing.domain_straddles import placed
-from stagedb.timing.hidden_communication import DATA_AXES
+from stagedb.timing.framework_terms import DATA_AXES
 from stagedb.timing.lanes import Lane, find_lanes, group_of
-from stagedb.timing.sent_bytes import members_of, sent_by_member
+from stagedb.timing.network_position import placed
+from stagedb.timing.op_durations import members_of, sent_by_member
 from stagedb.timing.step_profile import lane_durations
 from stagedb.workflows import RECOMPUTE
 

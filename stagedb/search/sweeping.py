@@ -24,7 +24,7 @@ from stagedb.systems import System
 from stagedb.systems.system import Number, plain
 from stagedb.systems.system_numbers import SystemNumber, find_number, read_number, system_numbers, with_numbers
 from stagedb.timing import merit_of, node_graph_of, run_step, step_times
-from stagedb.timing.domain_straddles import placed
+from stagedb.timing.network_position import placed
 from stagedb.timing.timeline import step_length
 
 

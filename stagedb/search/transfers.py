@@ -20,7 +20,7 @@ from stagedb.lowering.columns import CLOSED, COLLECTIVE, COMPUTE, DATA, FIRST, L
 from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS
 from stagedb.plans import Plan
 from stagedb.schedules import Order, Task, TaskPosition, task_positions
-from stagedb.timing.hidden_communication import DATA_AXES
+from stagedb.timing.framework_terms import DATA_AXES
 
 ClockMap = npt.NDArray[np.int64]
 """[states, states], ns: the new state i is the maximum over j of the old state j plus the entry [i, j]."""

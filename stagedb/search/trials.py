@@ -12,7 +12,7 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan
 from stagedb.systems import System
 from stagedb.timing import StepTimes, profile_job, step_of
-from stagedb.timing.figures_of_merit import SECOND
+from stagedb.timing.step_profile import SECOND
 
 # What bounds a step: the accelerator's memory, a loss such as the bubble, or computing itself.
 

@@ -11,7 +11,7 @@ from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
 from stagedb.systems.system import FLAT
 from stagedb.timing import Scaling, StepTimes, run_step
-from stagedb.timing.domain_straddles import placed
+from stagedb.timing.network_position import placed
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.step_profile import lane_durations
 from stagedb.timing.timeline import clock

@@ -5,14 +5,20 @@ timeline. `step_times` computes critical path, slack and waits from the timeline
 system and adds figures of merit.
 """
 
-from stagedb.timing.critical_path import Legs, Path
-from stagedb.timing.figures_of_merit import Merit, merit_of
 from stagedb.timing.lanes import Lane
 from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
-from stagedb.timing.profile_inputs import ProfileInputs
-from stagedb.timing.step_profile import JobProfile, blocking_axes, profile_job, step_of, timed_step
+from stagedb.timing.step_profile import (
+    JobProfile,
+    Merit,
+    ProfileInputs,
+    blocking_axes,
+    merit_of,
+    profile_job,
+    step_of,
+    timed_step,
+)
 from stagedb.timing.time_spent import LaneTimes, NodeTimes, OpTimes, StepTimes, TaskTimes, step_times
-from stagedb.timing.timeline import Timeline, run_step
+from stagedb.timing.timeline import Legs, Path, Timeline, run_step
 from stagedb.timing.whatif import Scaling
 
 __all__ = [

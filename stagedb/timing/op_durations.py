@@ -4,18 +4,33 @@ The ops of a class take equally long on all of its ranks, except where the netwo
 differ. So durations belong to a lane. Measured durations replace those of the model.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
 from stagedb import workflows
-from stagedb.collectives import exchanges
+from stagedb.collectives import KINDS, exchanges, gathers
 from stagedb.errors import UsageError
 from stagedb.files import did_you_mean
+from stagedb.ir.facts import Casts
 from stagedb.ir.packed_weights import PACKED
-from stagedb.lowering.columns import COLLECTIVE, COMPUTE, ONCE_A_STEP, RECV, RUNS, ClassColumns, Ints, Ops, Workload
+from stagedb.lowering.columns import (
+    COLLECTIVE,
+    COMPUTE,
+    DATA,
+    ONCE_A_STEP,
+    RECV,
+    RUNS,
+    SEND,
+    ClassColumns,
+    Ints,
+    Ops,
+    Workload,
+)
 from stagedb.mentions import Word
 from stagedb.plans import FORMAT_BYTES
 from stagedb.plans.graph_options import RINGS
@@ -35,11 +50,110 @@ from stagedb.systems import (
 )
 from stagedb.systems.cost_model import read_work, unmasked_flops
 from stagedb.systems.measured_durations import described
-from stagedb.systems.system import Overlap
-from stagedb.timing.fp8_gathers import SHARDS, gathered_casts
+from stagedb.systems.system import Accelerator, Overlap, inverse
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
-from stagedb.timing.repeated_keys import REPEATED, ring_repeats
+
+# Gathers of tensor-parallel ranks whose result only fp8 matmuls read: each rank casts its part, and fp8 is gathered.
+#
+# torchao's Float8ColwiseParallel, Float8RowwiseParallel and PrepareFloat8ModuleInput do so
+# (torchao/float8/float8_tensor_parallel.py).
+
+SHARDS = "shards"
+"""The word of `overlap.casts` for it."""
+
+_CASTS = (Casts.INPUT, Casts.GRADIENT)
+"""Casts of what is gathered."""
+
+
+def gathered_casts(columns: ClassColumns) -> dict[int, tuple[int, ...]]:
+    """For each gather of tp that is in fp8, the casts that read it. With any other reader it is in its own format."""
+    ops, edges = columns.ops, columns.edges
+    gathers = [op for op in np.flatnonzero(ops.type == COLLECTIVE).tolist() if _may_be(columns, op)]
+    if not gathers:
+        return {}
+    readers = defaultdict[int, list[int]](list)
+    data = (edges.kind == DATA) & np.isin(edges.source, gathers)
+    for source, target in zip(edges.source[data].tolist(), edges.target[data].tolist(), strict=True):
+        if ops.type[target] == COMPUTE and ops.template[target] == ops.template[source]:
+            readers[source].append(target)
+    return {
+        gather: tuple(casts)
+        for gather, casts in readers.items()
+        if all(ops.facts[cast].casts in _CASTS for cast in casts)
+    }
+
+
+def casts_made(columns: ClassColumns, ranks: int) -> dict[int, int]:
+    """How many times less than its operator a cast takes; 0 for one that is not made. ranks: those of tp.
+
+    Casts of one tensor for several matmuls are one kernel. What is gathered in fp8 is cast as a share of each rank.
+    """
+    ops, edges = columns.ops, columns.edges
+    shared = {cast: gather for gather, casts in gathered_casts(columns).items() for cast in casts}
+    data = edges.kind == DATA
+    made: set[tuple[int, int]] = set()
+    shares: dict[int, int] = {}
+    for op in np.flatnonzero(ops.type == COMPUTE).tolist():
+        if ops.facts[op].casts not in _CASTS:
+            continue
+        source = shared[op] if op in shared else int(edges.source[data & (edges.target == op)].min(initial=-1))
+        key = (source, int(ops.template[op]))
+        again = source >= 0 and key in made
+        shares[op] = 0 if again else ranks if op in shared else 1
+        made.add(key)
+    return shares
+
+
+def _may_be(columns: ClassColumns, op: int) -> bool:
+    ops = columns.ops
+    return bool(gathers(ops.kind[op]) and ops.axis[op] == "tp" and not ops.dtype[op].startswith("fp8"))
+
+
+# Keys and values that a framework repeats for every head of the queries, before attention.
+#
+# torchtitan's models do so until SDPA is called with enable_gqa (`repeat_kv` in
+# torchtitan/models/llama3/model/model.py, 0.1.0): a forward copies keys and values to all heads, and a backward sums
+# their gradients over the heads of a group. The ring of context-parallel ranks then sends keys, values and their
+# gradients for all heads.
+
+REPEATED = "repeated"
+"""The word of `overlap.keys` for it."""
+
+_BYTES = 2
+"""Bytes an element of keys and values, which are in a half-precision format."""
+
+
+def ring_repeats(columns: ClassColumns) -> dict[int, int]:
+    """For each collective of a ring, how many times more it sends with repeated keys."""
+    ops, layers = columns.ops, columns.origins.layer
+
+    def ring(op: int) -> tuple[int, int, str | None]:
+        return int(ops.chunk[op]), int(layers[op]), ops.facts[op].ring
+
+    rings = [op for op in range(len(ops)) if ops.facts[op].ring is not None]
+    groups = {ring(op): ops.dims[op][1] // ops.dims[op][2] for op in rings if _is_grouped(ops, op)}
+    return {op: groups[ring(op)] for op in rings if ops.type[op] == COLLECTIVE and ring(op) in groups}
+
+
+def repeat_ns(ops: Ops, op: int, accelerator: Accelerator) -> int:
+    """ns in which an attention's keys and values are copied to all heads, or their gradients summed; 0 for other ops.
+
+    op: its place among `ops`. In a ring of cp only the attention of the rank's own keys copies; the later ones read its
+    copy.
+    """
+    if not _is_grouped(ops, op) or ops.turn[op] > 0:
+        return 0
+    batch, heads, kv_heads, _, keys, width = ops.dims[op][:6]
+    size = 2 * _BYTES * batch * (heads + kv_heads) * keys * width
+    return round(size / accelerator.memory.at(max(size, 1)) * inverse(accelerator.bandwidth))
+
+
+def _is_grouped(ops: Ops, op: int) -> bool:
+    """Whether an op is an attention whose heads share keys. dims: batch, heads, heads of keys, queries, keys, width."""
+    dims = ops.dims[op]
+    return ops.kind[op].startswith("attention") and len(dims) > 5 and dims[1] > dims[2] > 0
+
 
 _WEIGHTS = np.array([template.gradients == "weights" for template in workflows.TEMPLATES.values()])
 """Whether a template makes gradients of weights; by index of TEMPLATES."""
@@ -333,3 +447,48 @@ def runs_of(columns: ClassColumns) -> list[int]:
             of = (ops.chunk == chunk) & np.isin(ops.template, templates)
             count += np.where(of, times[ops.when], 0)
     return [int(each) for each in count]
+
+
+# The bytes that a rank sends in a step: all of its collectives and messages, on any system.
+#
+# A ring sends them, and no algorithm without help of the network sends fewer: `CollectiveKind` has how many messages a
+# member sends and how large they are. `wire_bytes_by_axis` counts the same of a stored instance, all ranks together.
+
+
+def sent_by_member(kind: str, size: Fraction, members: int) -> Fraction:
+    """Bytes that a member of a group sends in a collective.
+
+    kind: of the collective. size: bytes that the member passes in. members: ranks of the group.
+    """
+    collective = KINDS[kind]
+    return collective.messages(members) * collective.message(size, members)
+
+
+def most_sent(workload: Workload) -> int:
+    """Bytes that the rank that sends most sends in a step."""
+    return max(sent_by_classes(workload).values(), default=0)
+
+
+def sent_by_classes(workload: Workload) -> dict[int, int]:
+    """Bytes that each rank of a class sends in a step, by the number of the class. Parts of a byte are left out."""
+    return {columns.number: int(sum(sent_of_ops(workload, columns).values())) for columns in workload.classes}
+
+
+def sent_of_ops(workload: Workload, columns: ClassColumns) -> dict[int, Fraction]:
+    """Bytes that a rank of a class sends in a step, by the collective or message: its row among the ops."""
+    ops, members, runs = columns.ops, members_of(workload, columns), runs_of(columns)
+    sent = {}
+    for row in np.flatnonzero((ops.type == COLLECTIVE) | (ops.type == SEND)).tolist():
+        size = Fraction(int(ops.operand[row]))
+        if int(ops.type[row]) == COLLECTIVE:
+            size = sent_by_member(ops.kind[row], size, members[ops.axis[row]])
+        sent[row] = runs[row] * size
+    return sent
+
+
+def members_of(workload: Workload, columns: ClassColumns) -> Mapping[str, int]:
+    """The number of ranks in the groups of a class, by axis."""
+    rank, world = int(np.flatnonzero(workload.ranks.number == columns.number)[0]), len(workload.ranks)
+    sizes = dict(zip(workload.groups.gid.tolist(), workload.groups.sizes.tolist(), strict=True))
+    groups = {axis: int(workload.groups.of_axis(axis, world)[rank]) for axis in sorted(set(workload.groups.axis))}
+    return {axis: sizes.get(group, 1) for axis, group in groups.items()}

@@ -1,26 +1,108 @@
 """An instance's step on a system, from its columns to its figures of merit: the content of a profile."""
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.files import shown
-from stagedb.lowering.columns import Workload
+from stagedb.lowering.columns import COMPUTE, Workload
 from stagedb.mentions import Word
-from stagedb.plans import GROUP_AXES
+from stagedb.plans import GROUP_AXES, Plan
 from stagedb.systems import Durations, System
-from stagedb.timing.domain_straddles import JobPlacement, placed, remarks
-from stagedb.timing.figures_of_merit import Merit, merit_of
-from stagedb.timing.framework_terms import in_step
-from stagedb.timing.hidden_communication import hidden
+from stagedb.timing.framework_terms import hidden, in_step
 from stagedb.timing.lanes import Lane, find_lanes
-from stagedb.timing.node_graph import NodeGraph, node_graph_of
+from stagedb.timing.network_position import JobPlacement, placed, remarks
+from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.time_spent import StepTimes, step_times
 from stagedb.timing.timeline import Timeline, check_blocking, run_step, step_length
 from stagedb.timing.whatif import Scaling, scaled
+from stagedb.workflows import RECOMPUTE
+from stagedb.workflows.training import STEP
+
+# The inputs of a timed step.
+
+
+@dataclass(frozen=True)
+class ProfileInputs:
+    """The inputs of a profile: a system, measured durations that replace the model's, scalings, and blocking axes."""
+
+    system: System
+    measured: Durations | None = None
+    scalings: tuple[Scaling, ...] = ()
+    blocking: tuple[str, ...] = ()
+
+
+# Figures of merit of a step: tokens and FLOPs a second, and their share of the accelerators' peak.
+
+SECOND = 10**9
+"""Nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Merit:
+    """Figures of merit of a step. step: ns. tokens: in all sequences of a step. The rates are of `Plan.tokens`.
+
+    model_flops: FLOPs of all ranks in a step, without recomputation and without the optimizer's. hardware_flops: with
+    both. dtype: the format in which most FLOPs are computed, by its name in a system's file; None where there are no
+    FLOPs. peak: FLOP/s of one accelerator in this format. mfu, hfu: FLOPs divided by the FLOPs that the peak of all
+    accelerators gives in the step; None without a finite peak, and for a step of no time. The rates are also None for a
+    step of no time, and of drafts without an acceptance.
+    """
+
+    step: int
+    world: int
+    tokens: int
+    tokens_per_second: float | None
+    tokens_per_second_per_accelerator: float | None
+    model_flops: int
+    hardware_flops: int
+    dtype: str | None
+    peak: float | None
+    mfu: float | None
+    hfu: float | None
+
+
+def merit_of(times: StepTimes, system: System) -> Merit:
+    """The figures of a step on a system."""
+    workload = times.network.workload
+    plan, world = Plan.from_mapping(workload.plan), len(workload.ranks)
+    formats: Counter[str] = Counter()
+    hardware = model = 0
+    for lane, columns, spent in zip(times.network.lanes, times.network.columns, times.lanes, strict=True):
+        ops = columns.ops
+        for op in np.flatnonzero((ops.type == COMPUTE) & (ops.flops > 0)).tolist():
+            flops = int(ops.flops[op]) * int(spent.ops.runs[op]) * lane.ranks
+            hardware += flops
+            model += flops if ops.phase[op] not in (RECOMPUTE, STEP.phase) else 0
+            formats["fp8" if ops.dtype[op].startswith("fp8") else ops.dtype[op]] += flops
+    dtype = max(sorted(formats), key=formats.__getitem__, default=None)
+    peak = None if dtype is None else system.accelerator.peak.get(dtype)
+    tokens, gained = plan.batch * plan.seq_len, plan.tokens
+    step = times.step
+    rate = None if gained is None or not step else gained * SECOND / step
+    capacity = None
+    if peak is not None and peak != math.inf and step:
+        capacity = Fraction(peak) * 1000 * step * world  # a TFLOP/s is a thousand FLOPs a nanosecond
+    return Merit(
+        step=step,
+        world=world,
+        tokens=tokens,
+        tokens_per_second=None if rate is None else float(rate),
+        tokens_per_second_per_accelerator=None if rate is None else float(rate / world),
+        model_flops=model,
+        hardware_flops=hardware,
+        dtype=dtype,
+        peak=None if peak is None or peak == math.inf else float(peak) * 1e12,
+        mfu=None if capacity is None else float(model / capacity),
+        hfu=None if capacity is None else float(hardware / capacity),
+    )
 
 
 @dataclass(frozen=True)
@@ -163,3 +245,59 @@ def profile_job(
     times = step_times(timeline)
     merit = merit_of(times, system)
     return JobProfile(workload, system, measured, tuple(scalings), axes, durations, times, merit, unscaled, placements)
+
+
+# The critical path of a profile as rows: legs, and the segments of ops that the legs consist of.
+#
+# Most legs of a steady pipeline run the same ops for the same time, so a segment is stored once and legs share it.
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PathRows:
+    """The rows of a critical path that the statements `profile/segments` and `profile/legs` take."""
+
+    segments: tuple[Row, ...]
+    legs: tuple[Row, ...]
+
+
+def path_rows(profile: str, job: JobProfile, lanes: Sequence[Mapping[str, Any]]) -> PathRows:
+    """The rows of a job's critical path. lanes: by number, the properties that all rows of a lane have.
+
+    profile: the id of the profile.
+    """
+    path, legs = job.times.path, job.times.path.legs()
+    if not len(path):
+        return PathRows((), ())
+    op, length = path.op, path.length
+    reasons = path.reason[legs.first].tolist()
+    segments: dict[tuple[int, bytes, bytes], int] = {}
+    made, places = [], []
+    for number, (first, end) in enumerate(zip(legs.first, np.append(legs.first[1:], len(path)), strict=True)):
+        at, ops, took = int(legs.lane[number]), op[first:end], length[first:end]
+        key = (at, ops.tobytes(), took.tobytes())
+        if key not in segments:
+            segments[key] = len(segments)
+            made.append(_segment(profile, segments[key], lanes[at], ops.tolist(), took.tolist()))
+        start, finish = int(legs.start[number]), int(legs.finish[number])
+        values = {"number": number, "start": start, "finish": finish, "ns": finish - start}
+        places.append(
+            {
+                "id": f"{profile}/l{number}",
+                "task": f"{profile}/{at}/t{int(legs.task[number])}",
+                "segment": f"{profile}/s{segments[key]}",
+                "values": {**lanes[at], **values, "reason": Reason(reasons[number]).name.lower()},
+            }
+        )
+    return PathRows(tuple(made), tuple(places))
+
+
+def _segment(profile: str, number: int, lane: Mapping[str, Any], ops: list[int], took: list[int]) -> Row:
+    return {
+        "id": f"{profile}/s{number}",
+        "values": {**lane, "ops": len(ops), "ns": sum(took)},
+        "lane": f"{profile}/{lane['lane']}",
+        "ops": ops,
+        "ns": took,
+    }

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagedb.lowering.columns import RECV, Ints
-from stagedb.timing.critical_path import Path, arrivals, critical_path, slack
 from stagedb.timing.node_graph import COMPUTE_STREAM, NodeGraph, Reason
-from stagedb.timing.timeline import Timeline
+from stagedb.timing.timeline import Path, Timeline, arrivals, critical_path, slack
 
 
 @dataclass(frozen=True)

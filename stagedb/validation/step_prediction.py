@@ -14,8 +14,8 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.systems import System
 from stagedb.timing import step_of
-from stagedb.timing.domain_straddles import placed, remarks
 from stagedb.timing.expected_errors import ExpectedError, expected_error
+from stagedb.timing.network_position import placed, remarks
 from stagedb.validation.dispatched_tokens import dispatch_words
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
 

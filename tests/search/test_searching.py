@@ -35,7 +35,7 @@ from stagedb.systems.algorithms import COLLECTIVES
 from stagedb.systems.cost_model import CollectiveWork, Costs, Work
 from stagedb.systems.tables.operator_times import OperatorTimes
 from stagedb.timing.framework_timing import as_used_by
-from stagedb.timing.sent_bytes import most_sent
+from stagedb.timing.op_durations import most_sent
 from stagedb.timing.step_profile import lane_durations
 from tests.sampling import draws
 

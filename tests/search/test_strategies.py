@@ -24,7 +24,7 @@ from stagedb.search.space import chosen_in, short_words, strategies, strategy_te
 from stagedb.search.trials import Trials
 from stagedb.store import Store
 from stagedb.systems import load_system
-from stagedb.timing.sent_bytes import most_sent, sent_by_classes
+from stagedb.timing.op_durations import most_sent, sent_by_classes
 from tests.sampling import ALL, rows
 
 H100 = load_system("h100")

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.lowering.columns import COMPUTE, Ints, Workload
 from stagedb.systems.system import COMPUTE_MODES as ORDERS
-from stagedb.timing.critical_path import PARTS
 from stagedb.timing.node_graph import STREAMS, Reason, node_graph_of
 from stagedb.timing.time_spent import Cover, step_times
-from stagedb.timing.timeline import Timeline, clock
+from stagedb.timing.timeline import PARTS, Timeline, clock
 from tests.timing.stepping import by_lane, run_classes
 from tests.traces.synthetic import workload
 

@@ -9,7 +9,7 @@ from stagedb.errors import UsageError
 from stagedb.lowering.columns import Workload
 from stagedb.systems import Costs, System, load_system, parse_system
 from stagedb.timing import profile_job, timed_step
-from stagedb.timing.domain_straddles import placed, straddles
+from stagedb.timing.network_position import placed, straddles
 from tests.timing.test_hidden_communication import workload
 
 

@@ -14,10 +14,9 @@ from stagedb.systems import Durations, Measured, System, load_system, parse_syst
 from stagedb.systems.cost_model import Costs, Work
 from stagedb.systems.system import PowerLimit, inverse
 from stagedb.timing import profile_job, timed_step
-from stagedb.timing.fp8_gathers import casts_made, gathered_casts
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.node_graph import node_graph_of
-from stagedb.timing.op_durations import time_ops
+from stagedb.timing.op_durations import casts_made, gathered_casts, time_ops
 from stagedb.timing.whatif import Scaling
 from tests.timing.test_framework_terms import run
 from tests.timing.test_hidden_communication import on, workload

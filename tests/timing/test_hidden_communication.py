@@ -16,8 +16,8 @@ from stagedb.lowering.program import lower
 from stagedb.plans import Plan
 from stagedb.systems import System, load_system, parse_system
 from stagedb.timing import timed_step
+from stagedb.timing.framework_terms import hidden
 from stagedb.timing.framework_timing import as_used_by
-from stagedb.timing.hidden_communication import hidden
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import LaneDurations, time_ops
 from tests.ir.tiny import card

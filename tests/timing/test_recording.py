@@ -20,7 +20,7 @@ from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.profiles import profile_id, record_profile
 from stagedb.systems import Durations, Measured
 from stagedb.timing import JobProfile, Scaling, profile_job
-from stagedb.timing.critical_path_rows import path_rows
+from stagedb.timing.step_profile import path_rows
 from tests.faults.injected import at
 from tests.instances.small_graph import small_graph
 from tests.ir.tiny import card

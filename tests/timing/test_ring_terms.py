@@ -12,10 +12,10 @@ from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.program import lower
 from stagedb.plans import Plan
 from stagedb.systems import load_system, parse_system
+from stagedb.timing.framework_terms import moved
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import time_ops
-from stagedb.timing.ring_merges import moved
 from tests.ir.tiny import card
 from tests.timing.test_framework_terms import run
 from tests.timing.test_fsdp_terms import moving

@@ -11,7 +11,7 @@ from stagedb.files.stored_values import json_list
 from stagedb.mentions import call
 from stagedb.store import Store
 from stagedb.systems import Durations, Measured, parse_system
-from stagedb.timing.profile_inputs import ProfileInputs
+from stagedb.timing.step_profile import ProfileInputs
 from stagedb.timing.whatif import Scaling
 
 

@@ -21,8 +21,7 @@ from stagedb.store.contents.memory import analyse
 from stagedb.store.contents.profile_proofs import OWN_TIMES, profile_digest
 from stagedb.store.failures import ReadOnlyError
 from stagedb.systems import Durations
-from stagedb.timing.critical_path_rows import Row, path_rows
-from stagedb.timing.step_profile import JobProfile
+from stagedb.timing.step_profile import JobProfile, Row, path_rows
 from stagedb.timing.whatif import Scaling
 
 FORMAT = 1
