@@ -18,7 +18,7 @@ import numpy as np
 
 from scripts._tables import unpacked_wheel
 from stagedb.systems import CollectiveWork, Costs, load_system
-from stagedb.systems.custom_all_reduce import CustomAllReduce
+from stagedb.systems.system import CustomAllReduce
 from stagedb.systems.tables.grids import Floats
 
 LIMIT = 8 << 20

@@ -22,7 +22,7 @@ import numpy as np
 
 from scripts._tables import unpacked_wheel
 from stagedb.systems import Costs, System, Work, load_system
-from stagedb.systems.decode_attention import DecodeAttention
+from stagedb.systems.system import DecodeAttention
 from stagedb.systems.tables.grids import Floats
 
 ENGINES = ("vllm/0.24.0", "sglang/0.5.14", "trtllm/1.3.0rc20")

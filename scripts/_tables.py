@@ -20,10 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from stagedb.systems.tables.aiconfigurator import GPUS, Chosen, chosen, rows_of
-from stagedb.systems.tables.errors_of_tables import SEED, errors, held_out
+from stagedb.systems.tables.curves import SEED, errors, held_out
 from stagedb.systems.tables.grids import Bools, Floats
-from stagedb.systems.tables.measured_table import MeasuredTable, table_of
-from stagedb.systems.tables.shapes import Columns
+from stagedb.systems.tables.measured_table import Columns, MeasuredTable, table_of
 from stagedb.systems.tables.table_files import digest_of, load_table, packed, shipped
 
 SAMPLED = 100

@@ -256,7 +256,7 @@ OTHERS_OPTIONS = {
     "models/readers/classes.py": ("--classes",),
     "runs/nsight.py": ("--trace=cuda,nvtx", "--type sqlite"),
     "plans/written_words.py": ("--pipeline-model-parallel-layout",),
-    "systems/tables/importing.py": ("--no-deps",),
+    "systems/tables/aiconfigurator.py": ("--no-deps",),
     "systems/tables/operator_times.py": ("--moe-grouped-gemm",),
     "traces/generate_chakra.py": ("--proto_path", "--python_out", "--pyi_out"),
     "traces/packed_file.py": ("`stagedb unpack`",),

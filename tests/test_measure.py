@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scripts._measure import RUNS, SUBJECTS, WARM, Row, Subject, measure
-from stagedb.systems.tables.shapes import SHAPES
+from stagedb.systems.tables.measured_table import SHAPES
 
 TORCH = SimpleNamespace(float32="float32", OutOfMemoryError=MemoryError)
 

@@ -15,9 +15,8 @@ from stagedb.store import Store
 from stagedb.systems.measured_durations import Durations, read_durations
 from stagedb.systems.system import Accelerator, Dimension, System, plain
 from stagedb.systems.system_files import DEFAULT, load_system, system_names
-from stagedb.systems.tables.aiconfigurator import GPUS
+from stagedb.systems.tables.aiconfigurator import GPUS, import_wheel
 from stagedb.systems.tables.curves import curves
-from stagedb.systems.tables.importing import import_wheel
 
 
 def systems() -> list[dict[str, Any]]:

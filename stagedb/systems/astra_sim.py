@@ -15,9 +15,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
 
 from stagedb.collectives import CollectiveKind
-from stagedb.systems.group_placement import DimensionSpan, Placement, differences
-from stagedb.systems.ring_order import ring_order
-from stagedb.systems.spread import Spread
+from stagedb.systems.group_placement import DimensionSpan, Placement, Spread, differences, ring_order
 from stagedb.systems.system import Network
 
 ENDPOINT_OF_ALL, ENDPOINT_OF_SOME = 1, 10

@@ -18,14 +18,12 @@ from stagedb.files import shown
 from stagedb.mentions import Word
 from stagedb.systems.algorithms import ALGORITHMS, COLLECTIVES
 from stagedb.systems.astra_sim import SimulatedCollective
-from stagedb.systems.group_placement import Placement, crossed, place
-from stagedb.systems.spread import Spread
+from stagedb.systems.group_placement import Placement, Spread, crossed, place
 from stagedb.systems.system import ASTRA_SIM, Accelerator, Dimension, Network, Number, System, inverse
-from stagedb.systems.tables.chosen_experts import chosen_share
-from stagedb.systems.tables.measured_table import WIDTHS
+from stagedb.systems.tables.grids import chosen_share
+from stagedb.systems.tables.measured_table import COLLECTIVE, WIDTHS
+from stagedb.systems.tables.measured_table import COLLECTIVES as COLLECTIVE_KINDS
 from stagedb.systems.tables.operator_times import OperatorTimes, Shaped, is_attention_kernel, over_cache
-from stagedb.systems.tables.shapes import COLLECTIVE
-from stagedb.systems.tables.shapes import COLLECTIVES as COLLECTIVE_KINDS
 
 Wires = tuple[tuple[str, int], ...]
 """Network dimensions, innermost first, and the bytes that are sent into each."""

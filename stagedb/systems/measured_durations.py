@@ -17,7 +17,7 @@ from stagedb.files import path_text, read_bytes, read_text, shown
 from stagedb.files.tabular_files import csv_table, parquet_table
 from stagedb.mentions import Word
 from stagedb.systems.cost_model import Timed
-from stagedb.systems.strict_yaml import exact
+from stagedb.systems.system_files import exact
 
 TEXTS = ("name", "kind")
 NUMBERS = ("flops", "bytes", "message")

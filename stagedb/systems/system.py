@@ -13,8 +13,67 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
-from stagedb.systems.custom_all_reduce import CustomAllReduce
-from stagedb.systems.decode_attention import DecodeAttention
+
+# All-reduces of serving engines: kernels in which ranks read the buffers of each other, for the small messages of a
+# decode. vLLM has them in csrc/custom_all_reduce.cuh; SGLang's and TensorRT-LLM's have the same two forms.
+
+MOST_BYTES = 1 << 40
+"""A limit is at most this."""
+
+
+@dataclass(frozen=True)
+class CustomAllReduce:
+    """What these kernels take in a dimension of the network, whose accelerators read each other's memory.
+
+    In one shot each rank reads the whole buffers of all others. In two, it reads its part of them, all ranks wait for
+    each other, and it reads the sums of the other parts.
+
+    one_shot, two_shot: ns of a kernel without bytes, the waiting of ranks for each other in it. share: of the
+    dimension's bandwidth, with which a rank reads. limit: bytes; smaller messages are sent so. ranks: sizes of the
+    groups that have such kernels, ascending.
+    """
+
+    one_shot: Fraction
+    two_shot: Fraction
+    share: Fraction
+    limit: int
+    ranks: tuple[int, ...]
+
+    def runs(self, members: int, size: int) -> bool:
+        """Whether there is a kernel for a message of `size` bytes in a group of `members` ranks."""
+        return members in self.ranks and 0 < size < self.limit
+
+    def time(self, members: int, size: int, pace: Fraction) -> tuple[Fraction, str, Fraction]:
+        """ns of the faster kernel, its name, and the bytes that a rank reads from others.
+
+        Others read as many from it. members: ranks of the group. size: bytes of the message. pace: ns a byte at the
+        bandwidth between the ranks.
+        """
+        once, twice = Fraction((members - 1) * size), Fraction(2 * (members - 1) * size, members)
+        shots = ((self.one_shot, "one-shot", once), (self.two_shot, "two-shot", twice))
+        return min((start + read * pace / self.share, name, read) for start, name, read in shots)
+
+
+# Attentions of a few queries over a cache, as in a step of decode: kernels that divide the keys among their blocks.
+
+
+@dataclass(frozen=True)
+class DecodeAttention:
+    """What such a kernel takes on an accelerator, whichever engine has it.
+
+    start: ns without keys, the launch and the sum over blocks in it. read_share: of the memory's bandwidth, with which
+    keys are read. compute_share: of the peak, for many heads of queries over one head of keys, as in latent attention.
+    """
+
+    start: Fraction
+    read_share: Fraction
+    compute_share: Fraction
+
+    def time(self, reading: Fraction, computing: Fraction) -> tuple[Fraction, str]:
+        """ns of a kernel, and the rule that bounds it. reading, computing: ns at the accelerator's peaks."""
+        read, computed = reading / self.read_share, computing / self.compute_share
+        return self.start + max(read, computed), "roofline:memory" if read > computed else "roofline:compute"
+
 
 Number = Fraction | float
 """An exact number. The only float is infinity."""
@@ -259,7 +318,7 @@ Network = tuple[Dimension, ...]
 class TableFile:
     """A table of measured times that a system has for an operator in a format.
 
-    operator: one of `stagedb.systems.tables.shapes.SHAPES`. file: a name of one that stagedb carries, or a path.
+    operator: one of `stagedb.systems.tables.measured_table.SHAPES`. file: the name of one of stagedb, or a path.
     digest: of its content, so that a system is the same only with the same measurements. source: where it comes from.
     cast: bytes for each element of its first operand that a measured matmul moved to cast it; 0: it read the format.
     """

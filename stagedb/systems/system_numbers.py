@@ -10,9 +10,8 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.files import nearest, question, shown
 from stagedb.mentions import call
-from stagedb.systems.strict_yaml import exact
 from stagedb.systems.system import Number, System, plain
-from stagedb.systems.system_files import parse_system
+from stagedb.systems.system_files import exact, parse_system
 
 UNITS: Mapping[str, str] = {
     "peak": "TFLOP/s",

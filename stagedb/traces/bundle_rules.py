@@ -14,7 +14,7 @@ from typing import Any
 from stagedb.collectives import SIMULATED
 from stagedb.errors import UsageError
 from stagedb.files import read_document, shown
-from stagedb.systems.ring_order import ring_order
+from stagedb.systems.group_placement import ring_order
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.trace_faults import Fault
 from stagedb.traces.trace_reading import TraceColumns

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stagedb.systems import Collectives, CollectiveWork, Costs, Dimension, System, Transfer, load_system
 from stagedb.systems.astra_sim import ENDPOINT_OF_ALL, ENDPOINT_OF_SOME, in_turn, longest, one_by_one
-from stagedb.systems.ring_order import ring_order
+from stagedb.systems.group_placement import ring_order
 
 H100 = load_system("h100")
 MEMORY = 3350

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stagedb.systems import Costs, Work, load_system
-from stagedb.systems.tables.chosen_experts import chosen_experts, chosen_share
+from stagedb.systems.tables.grids import chosen_experts, chosen_share
 
 
 @pytest.mark.parametrize(

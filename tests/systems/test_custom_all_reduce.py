@@ -8,7 +8,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.systems import CollectiveWork, Costs, Dimension, System, Timed, load_system
-from stagedb.systems.custom_all_reduce import CustomAllReduce
+from stagedb.systems.system import CustomAllReduce
 from stagedb.systems.system_files import parse_system, system_names
 from stagedb.systems.system_numbers import with_numbers
 from stagedb.timing import step_of

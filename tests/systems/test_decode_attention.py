@@ -9,7 +9,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.systems import Costs, System, Timed, Work, load_system
-from stagedb.systems.decode_attention import DecodeAttention
+from stagedb.systems.system import DecodeAttention
 from stagedb.systems.system_files import parse_system, system_names
 from stagedb.systems.system_numbers import system_numbers, with_numbers
 from stagedb.timing import step_of

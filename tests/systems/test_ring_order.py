@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from stagedb.systems.ring_order import ring_order
+from stagedb.systems.group_placement import ring_order
 
 
 def _places(rank: int, sizes: tuple[int, ...]) -> list[int]:

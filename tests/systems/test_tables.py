@@ -15,11 +15,10 @@ from stagedb import api
 from stagedb.errors import UsageError
 from stagedb.systems import CollectiveWork, Costs, Work, load_system, parse_system, system_names
 from stagedb.systems.cost_model import time_work
-from stagedb.systems.tables.errors_of_tables import errors
+from stagedb.systems.tables.curves import errors
 from stagedb.systems.tables.grids import Floats, Grid, filled, gridded
-from stagedb.systems.tables.measured_table import MeasuredTable, table_of
+from stagedb.systems.tables.measured_table import COLLECTIVES, SHAPES, MeasuredTable, seen_pairs, table_of
 from stagedb.systems.tables.operator_times import BACKWARD
-from stagedb.systems.tables.shapes import COLLECTIVES, SHAPES, seen_pairs
 from stagedb.systems.tables.table_files import digest_of, load_table, packed, shipped, unpacked
 
 SAMPLE: Mapping[str, Mapping[str, list[float]]] = json.loads((Path(__file__).parent / "held_out_rows.json").read_text())

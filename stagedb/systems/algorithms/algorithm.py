@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stagedb.collectives import CollectiveKind
-from stagedb.systems.spread import Spread
+from stagedb.systems.group_placement import Spread
 
 
 @dataclass(frozen=True)

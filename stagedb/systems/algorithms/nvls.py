@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from stagedb.collectives import ALL_REDUCE
 from stagedb.systems.algorithms.algorithm import Algorithm
-from stagedb.systems.spread import Spread
+from stagedb.systems.group_placement import Spread
 
 
 def time(spread: Spread, whole: Fraction, passes: int) -> Fraction:

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from stagedb.systems.system import System, TableFile
-from stagedb.systems.tables.chosen_experts import chosen_experts
-from stagedb.systems.tables.grids import Bools, Floats
-from stagedb.systems.tables.measured_table import MeasuredTable
-from stagedb.systems.tables.shapes import UNBOUNDED, matmul_work, seen_pairs
+from stagedb.systems.tables.grids import Bools, Floats, chosen_experts
+from stagedb.systems.tables.measured_table import UNBOUNDED, MeasuredTable, matmul_work, seen_pairs
 from stagedb.systems.tables.table_files import load_table
 
 BACKWARD = 0.86

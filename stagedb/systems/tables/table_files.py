@@ -1,7 +1,7 @@
 """Files of tables: rows that people measure (.csv, .parquet), and the compact form that stagedb writes (.npz).
 
-A row has the columns of its operator (`stagedb.systems.tables.shapes`) and `ns` or `us`. The compact form has the grid
-of a table: logarithms in steps of 1/256, so that a time is within 0.2 % of the table's own.
+A row has the columns of its operator (`measured_table.SHAPES`) and `ns` or `us`. The compact form has the grid of a
+table: logarithms in steps of 1/256, so that a time is within 0.2 % of the table's own.
 """
 
 import io
@@ -21,8 +21,7 @@ from stagedb.files import path_text, read_bytes, shown
 from stagedb.files.tabular_files import csv_table, parquet_table
 from stagedb.mentions import Word
 from stagedb.systems.tables.grids import Floats, Grid
-from stagedb.systems.tables.measured_table import WIDTHS, MeasuredTable, table_of
-from stagedb.systems.tables.shapes import COLLECTIVES, SHAPES, Columns
+from stagedb.systems.tables.measured_table import COLLECTIVES, SHAPES, WIDTHS, Columns, MeasuredTable, table_of
 
 ENDINGS = (".csv", ".parquet", ".npz")
 UNITS: Mapping[str, float] = {"ns": 1.0, "us": 1000.0}

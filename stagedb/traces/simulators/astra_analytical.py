@@ -34,7 +34,7 @@ def _ring_ordered(job: SimulatedJob, groups: Groups) -> Groups:
 
     The simulator sends over the innermost level on which two ranks differ, and runs a group as a ring over its list.
     """
-    from stagedb.systems.ring_order import ring_order
+    from stagedb.systems.group_placement import ring_order
 
     sizes = [each.size for each in levels(job.degrees, job.system)]
     if len(sizes) == 1:

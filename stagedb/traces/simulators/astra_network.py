@@ -11,8 +11,7 @@ from fractions import Fraction
 from stagedb.collectives import KINDS, SIMULATED, exchanges
 from stagedb.systems.astra_sim import at_once
 from stagedb.systems.cost_model import Costs, Transfer
-from stagedb.systems.group_placement import DimensionSpan, Placement
-from stagedb.systems.spread import Spread
+from stagedb.systems.group_placement import DimensionSpan, Placement, Spread
 from stagedb.systems.system import ASTRA_SIM
 from stagedb.traces.simulators.network_levels import Level, levels
 from stagedb.traces.simulators.simulator import MESSAGE, SimulatedJob, Traffic
