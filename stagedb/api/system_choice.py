@@ -71,7 +71,7 @@ def durations(path: Path | str) -> Durations:
     """
     path = Path(path)
     if path.suffix == ".et" or is_directory(path):
-        from stagedb.traces.durations_from_traces import trace_durations
+        from stagedb.traces.node_durations import trace_durations
 
         return trace_durations(path)
     if path.suffix not in (".csv", ".parquet"):

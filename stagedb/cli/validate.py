@@ -18,7 +18,7 @@ from stagedb.files import shown
 
 if TYPE_CHECKING:
     from stagedb.traces import Report
-    from stagedb.traces.trace_faults import FaultKind
+    from stagedb.traces.trace_rules import FaultKind
     from stagedb.validation import Checked, StepTime
 
 

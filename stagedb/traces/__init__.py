@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.traces.set_output import Request, Summary
+    from stagedb.traces.set_output import Request, Summary, unpack_traces
     from stagedb.traces.set_validation import Report, validate_traces
     from stagedb.traces.trace_reading import TraceColumns, TraceError, read_trace
-    from stagedb.traces.unpacking import unpack_traces
 
 __all__ = [
     "Report",
@@ -28,10 +27,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "set_output": ("Request", "Summary"),
-    "trace_reading": ("TraceColumns", "TraceError", "read_trace"),
-    "unpacking": ("unpack_traces",),
-    "set_validation": ("Report", "validate_traces"),
+    "set_output": (
+        "Request",
+        "Summary",
+        "unpack_traces",
+    ),
+    "trace_reading": (
+        "TraceColumns",
+        "TraceError",
+        "read_trace",
+    ),
+    "set_validation": (
+        "Report",
+        "validate_traces",
+    ),
 }
 
 # The processes that write traces need little of this, and start six times as fast without it.

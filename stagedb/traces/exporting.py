@@ -1,34 +1,104 @@
 """The traces of a workload: laid out, checked and encoded, and packed into one file where that is asked for."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
+from stagedb.collectives import exchanges
 from stagedb.errors import StagedbError, UsageError
-from stagedb.lowering.columns import Workload
+from stagedb.lowering.columns import (
+    CACHES,
+    COLLECTIVE,
+    RING_AXES,
+    SEND,
+    ClassColumns,
+    Ints,
+    Workload,
+    issued_on,
+    with_largest,
+)
 from stagedb.lowering.issue_order import sequence
 from stagedb.mentions import Word
+from stagedb.plans.mesh import TOKEN_AXES
 from stagedb.systems.system import System
 from stagedb.systems.system_files import DEFAULT, load_system
 from stagedb.traces.bundle import class_facts, groups_of, set_facts
-from stagedb.traces.call_sizes import with_fullest
 from stagedb.traces.encoding import RankFields, encode, rank_bytes
 from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, RankPart
+from stagedb.traces.output_places import staged_file
 from stagedb.traces.packed_file import packed_size
 from stagedb.traces.rank_files import explain
 from stagedb.traces.rank_sets import parse_ranks
-from stagedb.traces.set_output import (
-    Request,
-    Summary,
-    WriteClock,
-)
+from stagedb.traces.set_output import Request, Summary, WriteClock
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
-from stagedb.traces.simulators import SimulatedJob, Simulator
-from stagedb.traces.staging import staged_file
+from stagedb.traces.simulators import MESSAGE, SimulatedJob, Simulator, Traffic
 from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
-from stagedb.traces.traffic import traffic_of
 from stagedb.traces.workload_checks import check_workload
+
+# What the ranks of an instance communicate in a step, in so few rows that a manifest can hold them.
+
+_Key = tuple[str, str, int, int]
+"""Kind, axis, direction of a message (of one with caches the place of the other end), bytes."""
+
+
+def traffic_of(workload: Workload) -> tuple[Traffic, ...]:
+    """Each size of each kind of collective and message, where the class that runs it most often runs it.
+
+    The row names the group, or the two ends, of the first rank of that class.
+    """
+    most: dict[_Key, tuple[int, int]] = {}
+    for columns in workload.classes:
+        rank = int(np.flatnonzero(workload.ranks.number == columns.number)[0])
+        for key, count in _counts(columns).items():
+            if count > most.get(key, (0, 0))[0]:
+                most[key] = count, rank
+    world = len(workload.ranks)
+    groups = {axis: workload.groups.of_axis(axis, world) for axis in sorted(set(workload.groups.axis))}
+    sent = []
+    for (kind, axis, towards, size), (count, rank) in sorted(most.items()):
+        if kind != MESSAGE:
+            sent.append(Traffic(kind, size, count, group=str(int(groups[axis][rank]))))
+            continue
+        names = ("ring_previous", "ring_next") if axis in RING_AXES else ("previous", "next")
+        ends = workload.ranks.others[:, towards] if axis == CACHES else getattr(workload.ranks, names[towards > 0])
+        target = int(ends[rank])
+        sent.append(Traffic(MESSAGE, size, count, ends=(rank, target)))
+    return tuple(sent)
+
+
+def _counts(columns: ClassColumns) -> dict[_Key, int]:
+    """How often a rank of the class runs each."""
+    # Most of what an export needs starts sooner without this module.
+    from stagedb.timing.op_durations import runs_of
+
+    ops, counts = columns.ops, dict[_Key, int]()
+    runs, towards = runs_of(columns), np.where(ops.handed, ops.peer, ops.towards)
+    for op in np.flatnonzero((ops.type == COLLECTIVE) | (ops.type == SEND)).tolist():
+        sends = int(ops.type[op]) == SEND
+        key = (MESSAGE if sends else ops.kind[op], ops.axis[op], int(towards[op]) * sends, int(ops.size[op]))
+        counts[key] = counts.get(key, 0) + runs[op]
+    return {key: count for key, count in counts.items() if count}
+
+
+# All-to-alls of uneven parts, as a simulator takes them: one size for a call, on all ranks of its group.
+
+
+def with_fullest(classes: Sequence[ClassColumns]) -> tuple[ClassColumns, ...]:
+    """The classes with the most that any member of a call sends or receives, as a profile times it.
+
+    On the way to unequal experts the fullest rank receives more than any rank sends.
+    """
+    calls = {columns.number: _exchanges(columns) for columns in classes}
+    return with_largest(classes, calls, lambda ops: np.maximum(ops.size, ops.result))
+
+
+def _exchanges(columns: ClassColumns) -> Ints:
+    """The all-to-alls on the axis of experts, in issue order."""
+    rows = issued_on(columns.ops, TOKEN_AXES)
+    exchange_rows: Ints = rows[np.array([exchanges(columns.ops.kind[row]) for row in rows.tolist()], bool)]
+    return exchange_rows
 
 
 def pack(traces: TraceSet, request: Request, file: OneFile, clock: WriteClock) -> Summary:

@@ -1,30 +1,176 @@
 """Write a trace set to a directory on disk, complete or absent: the common part of `export` and `unpack`."""
 
+import os
+import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from stagedb.cores import usable_cores
 from stagedb.errors import StagedbError, UsageError
 from stagedb.files import read_text, shown
 from stagedb.lowering.issue_order import GRANULARITIES
 from stagedb.mentions import Word
-from stagedb.traces.bundle import SCRIPT, manifest, write_texts
-from stagedb.traces.checksums import CHECKSUMS, checksums_text, file_crc, read_checksums, set_crcs
-from stagedb.traces.disk_room import check_files, free_space, sizes_on_disk
+from stagedb.traces.bundle import (
+    CHECKSUMS,
+    SCRIPT,
+    checksums_text,
+    file_crc,
+    manifest,
+    read_checksums,
+    set_crcs,
+    write_texts,
+)
+from stagedb.traces.encoding import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
-from stagedb.traces.output_places import TakenError, check_directory, check_file, is_trace_set
+from stagedb.traces.output_places import (
+    TakenError,
+    abandoned,
+    check_directory,
+    check_file,
+    is_trace_set,
+    mended,
+    staged,
+)
+from stagedb.traces.packed_file import Packed
+from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_files import TraceTarget, WriteJob, Writers, explain, save_classes, write_ranks, writers
 from stagedb.traces.rank_sets import format_ranks, parse_ranks
-from stagedb.traces.set_repair import lacking
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR
 from stagedb.traces.simulators import SimulatedJob, Simulator, simulator_named
-from stagedb.traces.staging import abandoned, mended, staged
-from stagedb.traces.trace_set import MANIFEST, TraceSet
+from stagedb.traces.trace_set import MANIFEST, ClassTraces, TraceSet
+
+# Files that a completed set lacks now: they were removed since, or cut short.
+
+
+@dataclass(frozen=True)
+class MissingFiles:
+    """The files to write again: the traces of `ranks`, and `texts` by name. `names` are those of all these files."""
+
+    ranks: Ints
+    texts: Mapping[str, str]
+    names: tuple[str, ...]
+
+
+def lacking(
+    directory: Path, traces: TraceSet, files: RankFiles, texts: Mapping[str, str], crcs: Mapping[str, int] | None
+) -> MissingFiles:
+    """Compare a directory with the files that a set should have there.
+
+    Plain traces are compared by size and checksum, which are known (`crcs`, by name); others by their bytes. The
+    manifest and the communicator groups must be unchanged. The rest, inputs of a simulator, may be edited by the user,
+    so they only have to exist. texts: by name, the text of each other file. Raises OSError as the system does.
+    """
+    with os.scandir(directory) as entries:
+        sizes = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+    damaged = [_damaged(directory, of_class, traces.name, files, sizes, crcs or {}) for of_class in traces.classes]
+    ranks = np.sort(np.concatenate(damaged))
+    exact = (traces.groups_file, MANIFEST)
+    lacks = {
+        name: text
+        for name, text in texts.items()
+        if not sizes.get(name) or (name in exact and (directory / name).read_bytes() != text.encode())
+    }
+    return MissingFiles(ranks, lacks, (*(files.file(traces.name, rank) for rank in ranks.tolist()), *lacks))
+
+
+def _damaged(
+    directory: Path,
+    each: ClassTraces,
+    name: str,
+    files: RankFiles,
+    sizes: Mapping[str, int],
+    crcs: Mapping[str, int],
+) -> Ints:
+    """The ranks of a class whose traces are missing or damaged."""
+    ranks = each.ranks.ranks
+    if files.plain:
+        wrong = [
+            sizes.get(file := files.file(name, rank)) != each.encoded.size or file_crc(directory / file) != crcs[file]
+            for rank in ranks.tolist()
+        ]
+    else:
+        wrong = [
+            (file := files.file(name, rank)) not in sizes
+            or (directory / file).read_bytes() != files.coded(data.tobytes())
+            for rank, data in rank_files(each.encoded, each.ranks)
+        ]
+    damaged: Ints = ranks[np.array(wrong, bool)]
+    return damaged
+
+
+# The room on a disk that traces need: bytes, and names of files.
+
+BLOCK = 4096
+"""A file's size on disk is a multiple of this."""
+
+LEAST_NODE, MOST_NODE = 64, 1024
+"""Bytes of a node in a plain trace: fewer than any has, and more than most have."""
+
+
+def check_counts(request: "Request", ranks: int, nodes: int) -> None:
+    """Raise UsageError if the traces of all ranks have no room on the disk, from their number alone.
+
+    ranks, nodes: of the whole set. It is for large sets: encoding one that cannot be written takes long.
+    """
+    check_files(request.out, ranks)
+    existing, free = free_space(request.out)
+    files = request.rank_files
+    node_bytes = 0 if files is None or files.compress else LEAST_NODE
+    need = max(ranks * BLOCK, nodes * node_bytes)
+    if need > free:
+        raise UsageError(
+            f"the traces of {ranks:,} ranks take at least {need:,} bytes and {existing} has {free:,} free: name "
+            f"another directory with {Word('out')}, free some, or write less: {Word('packed', True)} makes one small "
+            f"file, {Word('only')} takes some ranks"
+        )
+
+
+def free_space(out: Path) -> tuple[Path, int]:
+    """The directory above a new one that exists, and the free bytes of its disk."""
+    out = out.absolute()
+    existing = next(place for place in (*out.parents, out) if place.exists())
+    return existing, shutil.disk_usage(existing).free
+
+
+def check_files(out: Path, files: int) -> None:
+    """Raise UsageError if the disk takes fewer new files than this, however small they are.
+
+    Many file systems have a fixed number of files (inodes), and systems with quotas give each user some of them. A disk
+    that states no number, as Btrfs, has no such limit.
+    """
+    if not hasattr(os, "statvfs"):
+        return
+    existing, _ = free_space(out)
+    disk = os.statvfs(existing)
+    if disk.f_files and files > disk.f_favail:
+        raise UsageError(
+            f"the traces are {files:,} files and the disk of {existing} takes {disk.f_favail:,} more (`df -i`): name "
+            f"a directory on another disk with {Word('out')}, remove some files, or write less: "
+            f"{Word('packed', True)} makes one file, {Word('only')} takes some ranks"
+        )
+
+
+def sizes_on_disk(traces: "TraceSet", files: "RankFiles") -> list[int]:
+    """Bytes that a rank of each class takes on disk.
+
+    Compressed and converted traces are estimated by the trace of the first rank of their class.
+    """
+    sizes = [of_class.encoded.size if files.plain else _first_size(of_class, files) for of_class in traces.classes]
+    return [-(-size // BLOCK) * BLOCK for size in sizes]
+
+
+def _first_size(each: "ClassTraces", files: "RankFiles") -> int:
+    (_, first), *_ = islice(rank_files(each.encoded, each.ranks), 1)
+    return len(files.coded(first.tobytes()))
+
 
 Progress = Callable[[int, int, int], None]
 """Called with the number of written ranks, the number of all ranks, and the number of written bytes."""
@@ -405,3 +551,31 @@ def _validate(directory: Path, so: str) -> None:
             f"rank {each.rank}, node {each.node}: {each.rule}: {each.message}" for each in report.faults[:5]
         )
         raise StagedbError(f"the traces do not run, {so}: {faults}")
+
+
+# `unpack`: from a packed file to a trace set on disk, without a store.
+
+
+def unpack_traces(
+    path: Path, request: Request, *, only: str | None = None, progress: Progress | None = None
+) -> Summary:
+    """Write the traces of a packed file to a directory, the same files that `export` writes.
+
+    only: ranks such as `0-7,16`; all ranks in the file if not given. Raises UsageError for requests that are refused
+    and StagedbError for failures, a damaged file included; then no file remains under the name.
+    """
+    clock = WriteClock()
+    with Packed(path) as packed, clock.stage("read"):
+        request.check(packed.world, only)
+        traces = _wanted(packed, only)
+    return write_set(traces, request, counter=Counter(progress), clock=clock)
+
+
+def _wanted(packed: Packed, only: str | None) -> TraceSet:
+    if only is None:
+        return packed.traces()
+    ranks = parse_ranks(only, packed.world)
+    traces = packed.traces(packed.classes_of(ranks)).only(ranks)
+    if traces.count < len(ranks):
+        raise UsageError(f"{packed.path} holds {traces.count} of the {len(ranks)} ranks of {Word('only', shown(only))}")
+    return traces

@@ -11,7 +11,7 @@ from stagedb.lowering.issue_order import issued, sequence
 from stagedb.plans import Mesh
 from stagedb.systems.cost_model import ORTHOGONALISATION
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.traces.encoded_class import rank_files
+from stagedb.traces.encoding import rank_files
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.trace_reading import TraceColumns, parse_trace
 from stagedb.validation.counts import CountedMessage, Counts

@@ -10,7 +10,7 @@ import yaml
 
 from stagedb.systems import load_system
 from stagedb.traces import validate_traces
-from stagedb.traces.checksums import CHECKSUMS
+from stagedb.traces.bundle import CHECKSUMS
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, timing
 

@@ -9,13 +9,12 @@ import yaml
 
 from stagedb.errors import UsageError
 from stagedb.systems import Accelerator, Dimension, System, load_system
-from stagedb.traces.checksums import CHECKSUMS
+from stagedb.traces.bundle import CHECKSUMS
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.formats import PACKED, OneFile
-from stagedb.traces.set_output import Request
+from stagedb.traces.set_output import Request, unpack_traces
 from stagedb.traces.simulators import DEFAULT, SIMULATORS
 from stagedb.traces.simulators.network_levels import SIMULATED_GB
-from stagedb.traces.unpacking import unpack_traces
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of
 

@@ -21,11 +21,11 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.mentions import OPTIONS, shown_in
 from stagedb.store import Store
 from stagedb.traces import Request, rank_files, validate_traces
-from stagedb.traces.disk_room import LEAST_NODE, check_counts
 from stagedb.traces.exporting import smaller, trace_set
 from stagedb.traces.output_places import unfinished
 from stagedb.traces.packed_file import write_packed
 from stagedb.traces.rank_files import explain, writers
+from stagedb.traces.set_output import LEAST_NODE, check_counts
 from tests.faults.injected import at
 from tests.ir.tiny import card
 from tests.traces.synthetic import workload

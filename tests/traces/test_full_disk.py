@@ -13,7 +13,7 @@ from scripts._fault_servers import fill, may_mount, small_disk
 from stagedb.errors import UsageError
 from stagedb.traces import Request, validate_traces
 from stagedb.traces.exporting import trace_set
-from stagedb.traces.unpacking import unpack_traces
+from stagedb.traces.set_output import unpack_traces
 from tests.traces.exporter import started
 from tests.traces.synthetic import workload
 from tests.traces.written import export_workload, files_of, pack_workload

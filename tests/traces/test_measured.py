@@ -8,7 +8,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.systems import Subject, Timed
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.traces.durations_from_traces import trace_durations
+from stagedb.traces.node_durations import trace_durations
 from stagedb.traces.trace_reading import ATTRIBUTE_FIELDS, TraceError
 
 

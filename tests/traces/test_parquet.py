@@ -10,7 +10,7 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.lowering.columns import Workload
 from stagedb.traces import Request, read_trace, unpack_traces, validate_traces
-from stagedb.traces.checksums import CHECKSUMS
+from stagedb.traces.bundle import CHECKSUMS
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.formats import PACKED, OneFile
 from stagedb.traces.formats.parquet_tables import NODE_COLUMNS, PARQUET, find

@@ -7,7 +7,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.traces import Request, validate_traces
-from stagedb.traces.checksums import CHECKSUMS
+from stagedb.traces.bundle import CHECKSUMS
 from stagedb.traces.formats import DEFAULT, FORMATS, PACKED, TraceFormat
 from stagedb.traces.output_places import is_trace_set
 from stagedb.traces.simulators import DEFAULT as DEFAULT_SIMULATOR

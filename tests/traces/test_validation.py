@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stagedb.errors import UsageError
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.set_validation import Report, validate_traces
-from stagedb.traces.trace_faults import CONVENTIONS, RULES
+from stagedb.traces.trace_rules import CONVENTIONS, RULES
 from tests.sampling import examples
 from tests.traces.crafted import CraftedNode, Set, all_reduce, compute, measured, recv, send, sound, write
 
@@ -190,7 +190,7 @@ def test_the_file_of_a_rank_has_the_name_that_a_simulator_opens(tmp_path: Path) 
 
 
 def test_places_that_are_not_listed_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagedb.traces.trace_faults.MOST_KEPT", 3)
+    monkeypatch.setattr("stagedb.traces.trace_rules.MOST_KEPT", 3)
     report = check(measured())
     assert (len(report.conventions), report.left_out) == (3, sum(kind.count for kind in report.convention_kinds) - 3)
 

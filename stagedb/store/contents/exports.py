@@ -13,18 +13,21 @@ from stagedb.store import Store, read_graph, read_whole
 from stagedb.store.contents.instance_reading import find, read_class, read_facts, read_workload
 from stagedb.store.contents.profile_durations import read_timing
 from stagedb.systems.system import System
-from stagedb.traces.disk_room import BLOCK, MOST_NODE, check_counts, free_space
 from stagedb.traces.exporting import pack, smaller, trace_set
 from stagedb.traces.formats import OneFile
 from stagedb.traces.node_durations import NodeTiming, pair_timing, window_timing
 from stagedb.traces.rank_sets import parse_ranks
 from stagedb.traces.set_output import (
+    BLOCK,
+    MOST_NODE,
     SHARED_FILES,
     Counter,
     Progress,
     Request,
     Summary,
     WriteClock,
+    check_counts,
+    free_space,
     write_set,
     writers_for,
 )
