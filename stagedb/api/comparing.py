@@ -17,12 +17,13 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.files import shown
 from stagedb.mentions import Word, call
 from stagedb.plans import GROUP_AXES
-from stagedb.reports import seen_memory
+from stagedb.reports import seen_step
 from stagedb.reports.seen_step import expected_sums, seen_sums, seen_verdict
-from stagedb.reports.step_comparison import ComparedTerm, compared_terms
 from stagedb.reports.step_difference import (
     TERMS,
+    ComparedTerm,
     StepSums,
+    compared_terms,
     grown,
     in_short,
     longer,
@@ -203,13 +204,13 @@ class SeenAgainstPlan:
     @property
     def memory(self) -> Rows:
         """Bytes at the moments of a step, a row each."""
-        rows = seen_memory.memory_rows(self.held)
-        return Rows(seen_memory.COLUMNS, rows, keep=seen_memory.KEEP, units=seen_memory.UNITS)
+        rows = seen_step.memory_rows(self.held)
+        return Rows(seen_step.COLUMNS, rows, keep=seen_step.KEEP, units=seen_step.UNITS)
 
     @property
     def memory_verdict(self) -> str:
         """One sentence on the memory, or how to record it."""
-        return seen_memory.memory_verdict(self.held)
+        return seen_step.memory_verdict(self.held)
 
     @property
     def time(self) -> Rows:

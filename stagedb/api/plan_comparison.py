@@ -13,16 +13,17 @@ from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.mentions import call
 from stagedb.reports.memory_sections import CATEGORIES
-from stagedb.reports.step_comparison import (
+from stagedb.reports.step_difference import (
     ComparedTerm,
+    StepSums,
     compared_parts,
     compared_terms,
     labels,
+    names_of,
     scaled_to_first,
     sentences_of,
     verdict_of,
 )
-from stagedb.reports.step_difference import StepSums, names_of
 from stagedb.store import Store
 
 MOST = 8

@@ -16,7 +16,7 @@ from stagedb.mentions import Word
 from stagedb.reports.report_page import PageParts
 from stagedb.reports.run_report import render_run, run_parts
 from stagedb.reports.run_trace import trace_run
-from stagedb.reports.seen_section import SeenPlan
+from stagedb.reports.seen_step import SeenPlan
 from stagedb.runs.chakra_traces import run_traces
 from stagedb.runs.rank_trace import NONE
 from stagedb.runs.stored_run import RunWhatIf, StoredRun, scaling_of, what_if

@@ -17,7 +17,7 @@ from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.reports import PageParts, StepView, check, draw, render, render_pair, step_parts, sums_of, trace, verdict
 from stagedb.reports.memory_sections import MomentLink
-from stagedb.reports.pipelines_picture import pipelines_picture
+from stagedb.reports.pipeline_chart import pipelines_picture
 from stagedb.search.trials import BatchPoint, batch_points
 from stagedb.store import Store
 from stagedb.store.contents.instance_reading import read_workload

@@ -3,12 +3,11 @@
 Each is a pure function of a `StepView`, which has all data of the step. `check` decides where a file of it may go.
 """
 
-from stagedb.reports.figures import Hotspot, Shares, hotspots, shares
 from stagedb.reports.pair_page import render_pair
 from stagedb.reports.perfetto_trace import Traced, trace
 from stagedb.reports.report_page import PageParts, render, step_parts
 from stagedb.reports.step_difference import StepSums, sums_of, verdict
-from stagedb.reports.step_view import StepView
+from stagedb.reports.step_view import Hotspot, Shares, StepView, hotspots, shares
 from stagedb.reports.terminal_chart import draw
 from stagedb.reports.view_files import check
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from stagedb.reports.pipeline_chart import Gantt
-from stagedb.reports.spans import WORDS
+from stagedb.reports.terminal_chart import WORDS
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 

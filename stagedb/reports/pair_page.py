@@ -4,14 +4,23 @@ from collections.abc import Sequence
 from html import escape
 
 from stagedb.files import GB
-from stagedb.reports.figures import held
 from stagedb.reports.memory_sections import peaks_section, room_of
 from stagedb.reports.page_frame import page
 from stagedb.reports.page_parts import Cell, TableColumn, table
 from stagedb.reports.pipeline_chart import gantt, lanes_shown
-from stagedb.reports.plan_and_system import error_text, shown_plan
-from stagedb.reports.provenance_section import Made, provenance_section
-from stagedb.reports.report_head import SHOWN, chips, error_in_short, ranks_of, tile
+from stagedb.reports.report_page import (
+    SHOWN,
+    Made,
+    chips,
+    error_in_short,
+    error_text,
+    pipeline,
+    provenance_section,
+    ranks_of,
+    shown_plan,
+    stages,
+    tile,
+)
 from stagedb.reports.step_difference import (
     TERMS,
     StepSums,
@@ -22,8 +31,7 @@ from stagedb.reports.step_difference import (
     term_changes,
     verdict,
 )
-from stagedb.reports.step_sections import pipeline, stages
-from stagedb.reports.step_view import StepView
+from stagedb.reports.step_view import StepView, held
 from stagedb.reports.terminal_chart import span
 
 Named = tuple[StepView, str]

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from stagedb.reports.figures import AlikeOps, rate_of, works
 from stagedb.reports.page_parts import Cell, Scale, TableColumn, legend, percent, table, y_mark
-from stagedb.reports.step_view import StepView
+from stagedb.reports.step_view import AlikeOps, StepView, rate_of, works
 from stagedb.reports.terminal_chart import span
 
 NUMBERED = 8

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stagedb.reports.perfetto_packets import BEGIN, END, PerfettoFile, TrackEvents, flow_field, stack
-from stagedb.reports.perfetto_trace import Traced
+from stagedb.reports.perfetto_trace import BEGIN, END, PerfettoFile, Traced, TrackEvents, flow_field, stack
 from stagedb.reports.terminal_chart import span
 from stagedb.runs.measured_run import length
 from stagedb.runs.overlaps import half_spans

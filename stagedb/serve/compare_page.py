@@ -27,8 +27,8 @@ from stagedb.api.results import Thing
 from stagedb.errors import UsageError
 from stagedb.files.texts import bytes_text, spans_of
 from stagedb.mentions import call
-from stagedb.reports.seen_memory import signed_bytes
-from stagedb.reports.step_comparison import labels, scaled_to_first, signed_time, time_text
+from stagedb.reports.seen_step import signed_bytes
+from stagedb.reports.step_difference import labels, scaled_to_first, signed_time, time_text
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames, step_pages
 from stagedb.serve.compared_bars import figure_rows, memory_bars, term_bars, term_rows

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from stagedb.api import PlanComparison
 from stagedb.files import GB
 from stagedb.reports.memory_sections import CATEGORIES
-from stagedb.reports.step_comparison import ComparedTerm, differs_most, shares_of, time_text
-from stagedb.reports.term_colors import TERM_STYLES, term_style
+from stagedb.reports.page_parts import TERM_STYLES, term_style
+from stagedb.reports.step_difference import ComparedTerm, differs_most, shares_of, time_text
 from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import address, gigabytes
 

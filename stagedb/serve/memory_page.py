@@ -16,10 +16,18 @@ from stagedb.errors import UsageError
 from stagedb.files import printable, reserve_text, shown
 from stagedb.memory import ClassMemory, Point
 from stagedb.memory.usage import tensor_patterns
-from stagedb.reports.figures import task_words
-from stagedb.reports.memory_curve import MemoryCurve, TaskSpans, curve_of, curve_over_time
-from stagedb.reports.memory_sections import CATEGORIES, MomentLink, curve_chart, moment_marks
+from stagedb.reports.memory_sections import (
+    CATEGORIES,
+    MemoryCurve,
+    MomentLink,
+    TaskSpans,
+    curve_chart,
+    curve_of,
+    curve_over_time,
+    moment_marks,
+)
 from stagedb.reports.page_parts import Cell, TableColumn, count_ticks, table, time_ticks
+from stagedb.reports.step_view import task_words
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
 from stagedb.serve.compared_bars import DrawnPiece, memory_part, stacked_bar

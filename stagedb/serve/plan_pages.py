@@ -14,7 +14,7 @@ from stagedb.api.listing import KINDS
 from stagedb.api.plan_lists import DEGREES, SORTS, WORDS, Kind, ListedPlan, PlanFilter
 from stagedb.errors import UsageError
 from stagedb.files import shown
-from stagedb.reports.plans_chart import FIGURES, PlanMark, plans_chart
+from stagedb.reports.candidates_chart import FIGURES, PlanMark, plans_chart
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
 from stagedb.serve.list_pages import number_of

@@ -8,9 +8,16 @@ from starlette.responses import Response
 
 from stagedb.api import Rows, Searched, SearchInfo, Stagedb, search_views
 from stagedb.reports.candidates_chart import Link, candidates_chart
-from stagedb.reports.search_page import terms_section
-from stagedb.reports.search_tables import MOST, SearchTable, asked_facts, best_table, losses_table, memory_table
-from stagedb.reports.search_tables import ranks_table as best_of_ranks
+from stagedb.reports.search_page import (
+    MOST,
+    SearchTable,
+    asked_facts,
+    best_table,
+    losses_table,
+    memory_table,
+    terms_section,
+)
+from stagedb.reports.search_page import ranks_table as best_of_ranks
 from stagedb.reports.search_view import SearchView
 from stagedb.serve import page_frames
 from stagedb.serve.downloads import FORMATS, file_of, format_of

@@ -7,7 +7,7 @@ import pytest
 
 from stagedb.api.client import Stagedb
 from stagedb.memory import memory_of
-from stagedb.reports.seen_memory import NOT_RECORDED, memory_verdict
+from stagedb.reports.seen_step import NOT_RECORDED, memory_verdict
 from stagedb.runs.memory_match import MemoryAt, compared_memory
 from stagedb.runs.stored_run import StoredLevel, StoredMemory, StoredRun
 from stagedb.store import Store

@@ -7,7 +7,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.reports import draw
-from stagedb.reports.spans import Doing, shares, spans
+from stagedb.reports.terminal_chart import Doing, shares, spans
 from stagedb.store import Store
 from tests.reports.jobs import PLANS, job
 

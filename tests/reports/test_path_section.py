@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stagedb.reports import StepView, render
-from stagedb.reports.figures import place_of
-from stagedb.reports.path_section import path_rows_of
+from stagedb.reports.report_page import path_rows_of
+from stagedb.reports.step_view import place_of
 from stagedb.store import Store
 from tests.reports.jobs import PLANS, job
 

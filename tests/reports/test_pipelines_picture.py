@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stagedb.reports.pipelines_picture import WORDS, pipelines_picture
+from stagedb.reports.pipeline_chart import WORDS, pipelines_picture
 from stagedb.store import Store
 from tests.reports.jobs import job
 

@@ -4,7 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from stagedb.reports.plans_chart import PlanMark, plans_chart
+from stagedb.reports.candidates_chart import PlanMark, plans_chart
 
 
 def mark(name: str, memory: float, tokens: float, **words: Any) -> PlanMark:

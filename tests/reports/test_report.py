@@ -18,9 +18,8 @@ from stagedb.frameworks.profiles import find_profile
 from stagedb.lowering.columns import COLLECTIVE, SEND
 from stagedb.memory import Category
 from stagedb.reports import StepView, hotspots, render, shares
-from stagedb.reports.figures import held, place_of, works
-from stagedb.reports.memory_curve import levels
-from stagedb.reports.memory_sections import CATEGORIES
+from stagedb.reports.memory_sections import CATEGORIES, levels
+from stagedb.reports.step_view import held, place_of, works
 from stagedb.search.what_ifs import what_ifs
 from stagedb.store import Store
 from stagedb.systems import System

@@ -11,9 +11,8 @@ import pytest
 from stagedb.lowering import program_of
 from stagedb.models import load_card
 from stagedb.plans import Plan
-from stagedb.reports.figures import works
 from stagedb.reports.roofline_chart import roofline
-from stagedb.reports.step_view import StepView
+from stagedb.reports.step_view import StepView, works
 from stagedb.systems import load_system
 from stagedb.timing import JobProfile, Scaling, profile_job
 

@@ -15,8 +15,7 @@ from stagedb.api.searching import SearchAsked
 from stagedb.cli.application import application
 from stagedb.errors import UsageError
 from stagedb.models import load_card
-from stagedb.reports.search_page import render_search
-from stagedb.reports.search_tables import best_table
+from stagedb.reports.search_page import best_table, render_search
 from stagedb.search import Fate, Objective, SearchRequest
 from stagedb.store import Store
 from stagedb.traces.output_places import TakenError

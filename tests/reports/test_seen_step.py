@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from stagedb.reports.seen_step import UNKNOWN, axes_of, expected_sums, seen_sums, seen_verdict
-from stagedb.reports.step_comparison import terms_of
+from stagedb.reports.step_difference import terms_of
 from tests.matching.recorded import CLEAN, match_of
 from tests.reports.test_step_difference import FAST, SLOW, step
 

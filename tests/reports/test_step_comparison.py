@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from stagedb.reports import StepSums, sums_of, verdict
-from stagedb.reports.step_comparison import (
+from stagedb.reports.step_difference import (
     compared_parts,
     compared_terms,
     differs_most,

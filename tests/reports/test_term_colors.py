@@ -4,7 +4,7 @@ import re
 from importlib.resources import files
 
 from stagedb.plans import GROUP_AXES
-from stagedb.reports.term_colors import PALETTE, REASON_STYLES, TERM_STYLES, term_style
+from stagedb.reports.page_parts import PALETTE, REASON_STYLES, TERM_STYLES, term_style
 
 SHARED = files("stagedb.reports").joinpath("shared")
 

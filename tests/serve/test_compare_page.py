@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.reports.step_comparison import compared_terms
+from stagedb.reports.step_difference import compared_terms
 from stagedb.reports.terminal_chart import span
 from stagedb.store import Store
 from tests.ir.tiny import card

@@ -10,7 +10,7 @@ from stagedb.api import Stagedb
 from stagedb.api.results import InstanceInfo
 from stagedb.memory import ClassMemory, Point
 from stagedb.memory.usage import TensorPattern, tensor_patterns
-from stagedb.reports.memory_curve import MOMENTS, TaskSpans, curve_of, curve_over_time
+from stagedb.reports.memory_sections import MOMENTS, TaskSpans, curve_of, curve_over_time
 from stagedb.reports.terminal_chart import span
 from stagedb.serve.page_frames import gigabytes
 from stagedb.store import Store
@@ -74,7 +74,7 @@ def test_a_curve_has_the_peak_and_any_number_of_tasks(found: tuple[ClassMemory, 
 
 
 def test_many_tasks_are_joined(found: tuple[ClassMemory, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stagedb.reports.memory_curve.MOMENTS", 5)
+    monkeypatch.setattr("stagedb.reports.memory_sections.MOMENTS", 5)
     curve = curve_of(found[0])
     assert len(curve.points) <= 5
     assert curve.points[curve.fullest] == found[0].peak
