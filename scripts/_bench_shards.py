@@ -78,7 +78,7 @@ def run_tasks(scratch: Path, tasks: int, at_once: int, refuses: bool) -> dict[st
     }
 
 
-LOADED = ("stagedb.api.client", "stagedb.traces", "stagedb.store.contents.instance_reading")
+LOADED = ("stagedb.api.client", "stagedb.traces", "stagedb.store.contents.instances")
 """What a command loads before its work."""
 
 STORE_STAGES = ("look up", "instantiate", "read")

@@ -14,8 +14,7 @@ from itertools import pairwise
 
 from stagedb.errors import UsageError
 from stagedb.store import LABELS, RELATIONSHIPS, Statement, load, names
-from stagedb.store.cypher_tokens import CLOSING, OPENING, Token, returned, tokens
-from stagedb.store.readonly import WRITES, check
+from stagedb.store.free_queries import CLOSING, OPENING, WRITES, Token, check, returned, tokens
 from stagedb.store.statements import HeaderError, source
 
 WIDTH = 120

@@ -16,7 +16,7 @@ from stagedb.mentions import call
 from stagedb.runs.calibration import FittedSystem, Observations, calibrate, observed
 from stagedb.runs.run_match import match_run
 from stagedb.store import Store
-from stagedb.store.contents.instance_reading import read_program
+from stagedb.store.contents.instances import read_program
 from stagedb.store.contents.run_reading import read_run
 from stagedb.systems.system import System
 from stagedb.systems.system_files import parse_system, write_system

@@ -11,8 +11,8 @@ from stagedb.store import LABELS, Kind, RemovedError, Store, delete, layout_of, 
 from stagedb.store.contents.content_proofs import ContentProof, rank_node_problems
 from stagedb.store.dump_contents import ThingContent
 from stagedb.store.dumping import read_section
+from stagedb.store.leases import ATTEMPTS
 from stagedb.store.schema import OWNERS, parent_of
-from stagedb.store.whole_reads import ATTEMPTS
 
 Notice = Callable[[str], None]
 

@@ -6,7 +6,7 @@ from typing import Any
 from stagedb.errors import StagedbError
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.store import Kind, Store
-from stagedb.store.schema_version import VERSION
+from stagedb.store.migrations import VERSION
 
 
 def other_version(store: Store, kind: Kind, id: str, graph: str | None) -> str | None:

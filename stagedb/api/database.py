@@ -13,8 +13,7 @@ from stagedb.files import shown
 from stagedb.mentions import OPTIONS, Word, shown_in
 from stagedb.store import Store, connect, embedded, migrations, open_store, store_targets, unfinished
 from stagedb.store.failures import ConnectionLost, UnreachableError
-from stagedb.store.older_stores import check_age
-from stagedb.store.opening import open_running
+from stagedb.store.opening import check_age, open_running
 
 
 @dataclass(frozen=True)

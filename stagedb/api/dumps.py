@@ -11,7 +11,7 @@ from stagedb.files import path_text, whole_file
 from stagedb.mentions import Word, call
 from stagedb.store import Kind, Notice, Store, load_dump, records_of, write_records
 from stagedb.store.contents.content_proofs import ContentProof
-from stagedb.store.dumped_marks import marks_of
+from stagedb.store.dumping import marks_of
 
 
 def dump(store: Store, path: Path, words: Sequence[str], force: bool, notice: Notice | None) -> int:

@@ -20,8 +20,8 @@ from stagedb.errors import StagedbError
 from stagedb.files import printable
 from stagedb.models import Card
 from stagedb.store import Store, current_user
+from stagedb.store.events import dead_owner, new_claim
 from stagedb.store.failures import ReadOnlyError
-from stagedb.store.makers import dead_owner, new_claim
 
 PATIENCE = 1.0
 """Seconds that a job takes before it is written."""

@@ -11,7 +11,7 @@ from stagedb.plans import typed_words
 from stagedb.runs.plan_finding import OF_MODEL, FoundPlan, find_plan, without_plan
 from stagedb.runs.run_match import RunMatch, match_run
 from stagedb.store import Store
-from stagedb.store.contents.instance_reading import read_program
+from stagedb.store.contents.instances import read_program
 from stagedb.store.contents.matches import counts, record_match
 from stagedb.store.contents.run_reading import read_any_run, read_run
 

@@ -10,9 +10,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.mentions import Word, call
 from stagedb.store import DumpError, Kind, Notice, Store, connect, migrations, open_store, records_of, write_records
 from stagedb.store.contents.content_proofs import ContentProof
-from stagedb.store.dumped_marks import keep_marks, marks_of, origin_of
-from stagedb.store.dumping import load_file
-from stagedb.store.same_stores import check_different
+from stagedb.store.dumping import check_different, keep_marks, load_file, marks_of, origin_of
 from stagedb.store.schema import ancestors
 
 

@@ -15,7 +15,7 @@ from stagedb.plans import Plan
 from stagedb.plans.request_batches import in_flight
 from stagedb.reports.plan_summary import SHOWN, PlanPrices, PlanSummary, RivalPlan, SourceSearch
 from stagedb.store import Store
-from stagedb.store.contents.profile_reading import read_profile
+from stagedb.store.contents.profiles import read_profile
 from stagedb.timing.expected_errors import ExpectedError, expected_error, not_compared
 
 DEGREES: Mapping[str, str] = {

@@ -17,7 +17,7 @@ from stagedb.lowering.columns import Workload
 from stagedb.memory import ClassMemory, memory_of
 from stagedb.mentions import Word
 from stagedb.store import Store, current_user
-from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.memory import analyse
 from stagedb.store.contents.profiles import Progress, exact_text, profile_id, record_profile
 from stagedb.store.naming import set_name, wanted_name

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def program_of(store: Store, wanted: Wanted) -> "tuple[InstanceInfo, Program]":
     """What an instance runs, and its description (`kept` is False if the store does not have it)."""
     from stagedb.lowering import IndexedGraph, lower
-    from stagedb.store.contents.instance_reading import read_program
+    from stagedb.store.contents.instances import read_program
 
     there = stored_instance(store, wanted)
     if there is not None:

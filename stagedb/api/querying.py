@@ -13,8 +13,7 @@ from stagedb.mentions import Word, call
 from stagedb.store import Statement, Store, Table, load, read_whole
 from stagedb.store.naming import spaces, wanted_name
 from stagedb.store.rank_nodes import unwatched
-from stagedb.store.run_statements import of_run
-from stagedb.store.saved_queries import SavedQuery, forget_query, save_query, saved_queries
+from stagedb.store.saved_queries import SavedQuery, forget_query, of_run, save_query, saved_queries
 from stagedb.store.statements import written_names
 from stagedb.store.unknown_names import unknown_names
 

@@ -19,7 +19,7 @@ from stagedb.reports.search_view import MadePlan, SearchView
 from stagedb.search import Objective, SearchRequest
 from stagedb.search.space import USUAL
 from stagedb.store import Store, reading
-from stagedb.store.contents.search_rows import candidate_of, request_of
+from stagedb.store.contents.searches import candidate_of, request_of
 from stagedb.store.naming import spaces
 from stagedb.systems import System
 from stagedb.systems.system_files import DEFAULT, load_system, system_names

@@ -299,8 +299,7 @@ def search_in(
     asked.check_compared(compare)
     if on is not None:
         check_address(on)
-    from stagedb.store.contents.search_shards import record_shard, remove_shards
-    from stagedb.store.contents.searches import record_search
+    from stagedb.store.contents.searches import record_search, record_shard, remove_shards
 
     clock = _SearchClock(seconds, compare is not None)
     run = partial(
@@ -338,7 +337,7 @@ def _go_on(
     settled: searching.Settle,
 ) -> SearchResult:
     """A search without shards, which goes on with what shards of it have found in the store."""
-    from stagedb.store.contents.search_shards import finished_parts, known_of
+    from stagedb.store.contents.searches import finished_parts, known_of
 
     parts, of = finished_parts(store, asked.request)
     known = [*known, *known_of(store, asked.request)]

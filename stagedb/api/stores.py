@@ -10,10 +10,17 @@ from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.files import path_text, shown
 from stagedb.mentions import OPTIONS, Word, shown_in
-from stagedb.store import naming, password_sources, settings_files, store_settings, store_targets
-from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource
-from stagedb.store.store_addresses import check_encrypted, split_uri
-from stagedb.store.store_settings import EMBEDDED, NamedStore
+from stagedb.store import naming, settings_files, store_settings, store_targets
+from stagedb.store.store_settings import (
+    EMBEDDED,
+    InFile,
+    InKeyring,
+    InVariable,
+    NamedStore,
+    PasswordSource,
+    check_encrypted,
+    split_uri,
+)
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -48,10 +55,10 @@ def add(new: NewStore, *, replace: bool = False, password: Callable[[], str] | N
     address, account = _checked(new)
     _check_free(name, config, replace)
     if isinstance(new.password, InKeyring) and password is not None:
-        password_sources.check_keyring()
-        password_sources.keep(address, str(account), password())
+        store_settings.check_keyring()
+        store_settings.keep(address, str(account), password())
     elif isinstance(new.password, InFile):
-        password_sources.password_of(new.password, address, account, str(Word("password_file")), os.environ)
+        store_settings.password_of(new.password, address, account, str(Word("password_file")), os.environ)
     table = {
         "uri": address,
         "username": account,
@@ -187,7 +194,7 @@ def remove(name: str) -> tuple[Path, bool, bool]:
         (each.uri, each.username) == (found.uri, found.username) and isinstance(each.password, InKeyring)
         for each in store_settings.named_stores(store_settings.read_settings(config))
     ):
-        forgot = password_sources.forget(found.uri, str(found.username))
+        forgot = store_settings.forget(found.uri, str(found.username))
     return config, was_default, forgot
 
 

@@ -121,7 +121,7 @@ def accelerator_of(store: Store, instance: InstanceInfo, system: System | None) 
         made = next(iter(lookup.profiles_of(store, instance.id)), None)
         if made is None:
             return None
-        from stagedb.store.contents.profile_reading import read_profile
+        from stagedb.store.contents.profiles import read_profile
 
         system = read_profile(store, made.id).inputs.system
     return system.accelerator

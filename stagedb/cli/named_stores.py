@@ -48,7 +48,7 @@ def add(
     the server.
     """
     from stagedb.api import stores
-    from stagedb.store.password_sources import InFile, InKeyring, InVariable
+    from stagedb.store.store_settings import InFile, InKeyring, InVariable
 
     sources = (
         InKeyring() if keyring else None,
@@ -66,7 +66,7 @@ def add(
 
 def _password() -> str:
     """The password that a person types, without an echo, or a line of standard input."""
-    from stagedb.store.password_sources import LONGEST, one_line
+    from stagedb.store.store_settings import LONGEST, one_line
 
     if sys.stdin.isatty():
         return one_line(str(typer.prompt("Password", hide_input=True, err=True)).encode(), "the password")

@@ -42,8 +42,7 @@ def _print(text: str) -> None:
 def hiding(arguments: Sequence[str]) -> Callable[[str], str]:
     """A function that replaces accounts in addresses, and each password that this command has."""
     try:
-        from stagedb.store.known_secrets import known_secrets, without_secrets
-        from stagedb.store.store_settings import config_file
+        from stagedb.store.store_settings import config_file, known_secrets, without_secrets
 
         secrets = known_secrets(arguments, os.environ, config_file(os.environ))
     except Exception:  # noqa: BLE001  # what is reported may be the failure of such an import

@@ -73,7 +73,7 @@ def lower(graph: IndexedGraph, plan: Plan, first_of_cp: bool = False) -> Program
     first_of_cp: whether all ranks of cp are taken to run what the first one does. In a ring of 256 each rank has
     another program with 256 turns, of which bounds need one.
 
-    The instance of a store has the same (`stagedb.store.contents.instance_reading.read_program`).
+    The instance of a store has the same (`stagedb.store.contents.instances.read_program`).
     """
     words: dict[str, Any] = json.loads(plan.to_json())
     # Checked, its expressions evaluated, stages dealt to classes, and groups.

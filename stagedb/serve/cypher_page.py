@@ -17,8 +17,8 @@ from stagedb.serve.answers import Question, answered
 from stagedb.serve.cypher_schema import schema_words
 from stagedb.serve.page_frames import address, named
 from stagedb.serve.step_pages import suggestions
-from stagedb.store.cypher_tokens import UnclosedError, tokens
-from stagedb.store.rank_reach import names_ranks
+from stagedb.store.free_queries import UnclosedError, tokens
+from stagedb.store.rank_nodes import names_ranks
 
 LONGEST = 20_000
 """Characters of a query: an address has it, and browsers and proxies have bounds."""

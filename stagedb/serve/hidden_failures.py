@@ -4,8 +4,7 @@ import os
 import sys
 import traceback
 
-from stagedb.store.known_secrets import known_secrets, without_secrets
-from stagedb.store.store_settings import config_file
+from stagedb.store.store_settings import config_file, known_secrets, without_secrets
 
 
 def hidden(text: str) -> str:

@@ -11,21 +11,30 @@ from typing import TYPE_CHECKING
 
 from stagedb.lazy_names import lazily, listed
 from stagedb.store import _driver as _driver  # first: it decides what the driver imports
+from stagedb.store.answer_parts import Table
 from stagedb.store.connection import Store
-from stagedb.store.events import Input
-from stagedb.store.leases import Kind, Lease, NeededError, Unfinished, ask_again, building, delete, sweep, unfinished
-from stagedb.store.makers import current_user, user_of
+from stagedb.store.events import Input, current_user, user_of
+from stagedb.store.leases import (
+    Kind,
+    Lease,
+    NeededError,
+    RemovedError,
+    Unfinished,
+    ask_again,
+    building,
+    delete,
+    read_whole,
+    sweep,
+    unfinished,
+)
 from stagedb.store.opening import connect, open_store
-from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import layout_of, write_rank_nodes
 from stagedb.store.row_checks import DamageWarning, reading, warn_of
 from stagedb.store.statements import Field, Statement, load, names
-from stagedb.store.whole_reads import RemovedError, read_whole
 
 if TYPE_CHECKING:
     from stagedb.store.contents.graphs import read_graph, write_graph
-    from stagedb.store.dump_contents import DumpError
-    from stagedb.store.dump_files import write_records
+    from stagedb.store.dump_contents import DumpError, write_records
     from stagedb.store.dumping import Notice, load_dump, records_of
     from stagedb.store.schema import LABELS, RELATIONSHIPS
     from stagedb.store.schema_forms import Label, Property, Relationship
@@ -73,12 +82,28 @@ __all__ = [
 ]
 
 _MODULES = {
-    "contents.graphs": ("read_graph", "write_graph"),
-    "dump_contents": ("DumpError",),
-    "dump_files": ("write_records",),
-    "dumping": ("Notice", "load_dump", "records_of"),
-    "schema": ("LABELS", "RELATIONSHIPS"),
-    "schema_forms": ("Label", "Property", "Relationship"),
+    "contents.graphs": (
+        "read_graph",
+        "write_graph",
+    ),
+    "dump_contents": (
+        "DumpError",
+        "write_records",
+    ),
+    "dumping": (
+        "Notice",
+        "load_dump",
+        "records_of",
+    ),
+    "schema": (
+        "LABELS",
+        "RELATIONSHIPS",
+    ),
+    "schema_forms": (
+        "Label",
+        "Property",
+        "Relationship",
+    ),
 }
 
 # The schema has the parts of all models: a listing or a query starts in half of the time without it.

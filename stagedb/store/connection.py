@@ -15,17 +15,15 @@ from stagedb.mentions import Word
 from stagedb.store import free_queries as queries
 from stagedb.store import migrations
 from stagedb.store import store_targets as targets
-from stagedb.store.driver_opening import product_of
-from stagedb.store.failures import Collided, OutOfMemory, ReadOnlyError, translated
-from stagedb.store.makers import dead_owner, new_claim
+from stagedb.store.answer_parts import Table
+from stagedb.store.events import dead_owner, new_claim
+from stagedb.store.failures import Collided, OutOfMemory, ReadOnlyError, product_of, rows_of, translated, written
+from stagedb.store.free_queries import check_iterations
 from stagedb.store.migrations import Migration, pending
-from stagedb.store.nested_iterations import check_iterations
-from stagedb.store.plain_values import Table
 from stagedb.store.rank_nodes import NodesWritten, unwatched, write_reached
 from stagedb.store.recent_rows import SHARED, RecentRows
 from stagedb.store.row_checks import check_rows, sound
 from stagedb.store.statements import Statement, load
-from stagedb.store.transactions import rows_of, written
 
 AWAIT_INDEXES: Final = "CALL db.awaitIndexes(60)"
 """Only for a server. The embedded engine has its indexes at once, and does not have this procedure."""

@@ -1,14 +1,19 @@
 """Errors of the driver and the servers, translated to advice. No message has a password or a query's values."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import neo4j
+import neo4j.exceptions
 import neo4j.exceptions as driver
 
 from stagedb.errors import StagedbError, UsageError
+from stagedb.files import printable, shown
 from stagedb.mentions import Word
+from stagedb.store.statements import Statement
 
 LEAST_FREE = 16 << 20
 """Free bytes that the embedded engine needs to make an empty store."""
@@ -158,3 +163,82 @@ def unreachable(error: Exception, uri: str, source: str) -> UsageError:
 def _message(error: Exception) -> str:
     text = error.message if isinstance(error, driver.Neo4jError) and error.message else str(error)
     return " ".join(text.split())[:500]
+
+
+# A driver that has reached its server.
+
+CONNECT_TIMEOUT = 10.0
+
+RETRY_TIME = 20.0
+EMBEDDED_RETRY_TIME = 8.0
+"""Seconds for which a transaction is tried again, after a conflict with another one or the loss of its server. An
+embedded engine that has ended does not come back at the same address."""
+
+
+def open_driver(
+    uri: str, auth: tuple[str, str] | None, source: str, retry_time: float = EMBEDDED_RETRY_TIME
+) -> neo4j.Driver:
+    """A driver that has reached its server.
+
+    uri: of the server. auth: user and password; None: no account. source: where the address comes from, for errors.
+    retry_time: seconds for which the driver repeats a transaction. Raises UsageError if that fails.
+    """
+    driver = neo4j.GraphDatabase.driver(
+        uri,
+        auth=auth,
+        connection_timeout=CONNECT_TIMEOUT,
+        max_transaction_retry_time=retry_time,
+        notifications_min_severity="OFF",
+        keep_alive=True,
+    )
+    try:
+        with translated(uri, "connecting"):
+            try:
+                driver.verify_connectivity()
+            except (neo4j.exceptions.ServiceUnavailable, OSError) as error:
+                raise unreachable(error, uri, source) from None
+    except BaseException:
+        driver.close()
+        raise
+    return driver
+
+
+def product_of(driver: neo4j.Driver, uri: str) -> str:
+    """What a server calls itself, with its version, such as Neo4j/5.26.0. Control characters are written out.
+
+    driver: has reached the server. uri: of the server, for errors.
+    """
+    with translated(uri, "asking what the server is"):
+        return printable(str(driver.get_server_info().agent)[:80], kept="")
+
+
+# What runs inside a managed transaction.
+
+
+def written(
+    transaction: neo4j.ManagedTransaction, statement: Statement, params: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Run a statement that writes in a transaction, and return its rows.
+
+    params: values of the statement's parameters, by name.
+    """
+    return rows_of(transaction, statement.text, params)
+
+
+def rows_of(transaction: neo4j.ManagedTransaction, text: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a text, in a transaction that the driver may run again.
+
+    params: values of the text's parameters, by name.
+    """
+    try:
+        result = transaction.run(text, dict(params))
+        keys = result.keys()
+        return [dict(zip(keys, record, strict=True)) for record in result]
+    except UnicodeEncodeError as error:
+        # A name from a command line or a path may hold bytes that are not UTF-8. No store has such a text.
+        raise UsageError(f"the text {shown(error.object)} is not Unicode, and no store holds it") from None
+    except neo4j.exceptions.Neo4jError as error:
+        if is_out_of_memory(error):
+            # The driver would run it again unchanged until its time is over.
+            raise OutOfMemory(f"a transaction needs more memory than the server gives it ({error.code})") from error
+        raise

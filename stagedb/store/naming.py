@@ -15,9 +15,8 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.files import check_unicode, shown
 from stagedb.mentions import Word, call
 from stagedb.store.connection import Store
-from stagedb.store.events import new_event
+from stagedb.store.events import current_user, new_event
 from stagedb.store.leases import Kind
-from stagedb.store.makers import current_user
 from stagedb.store.store_settings import config_file, read_settings
 from stagedb.store.store_targets import current_project
 

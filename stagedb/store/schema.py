@@ -7,14 +7,20 @@ relationships, except `Rank`: a relationship for each rank costs too much (docs/
 from collections.abc import Iterator
 from itertools import chain
 
-from stagedb.store.graph_labels import GRAPH_LABELS, GRAPH_RELATIONSHIPS
-from stagedb.store.instance_labels import INSTANCE_LABELS, INSTANCE_RELATIONSHIPS
-from stagedb.store.match_labels import MATCH_LABELS, MATCH_RELATIONSHIPS
-from stagedb.store.memory_labels import MEMORY_LABELS, MEMORY_RELATIONSHIPS
-from stagedb.store.profile_labels import PROFILE_LABELS, PROFILE_RELATIONSHIPS
-from stagedb.store.run_labels import RUN_LABELS, RUN_RELATIONSHIPS
+from stagedb.store.plan_labels import (
+    GRAPH_LABELS,
+    GRAPH_RELATIONSHIPS,
+    INSTANCE_LABELS,
+    INSTANCE_RELATIONSHIPS,
+    MEMORY_LABELS,
+    MEMORY_RELATIONSHIPS,
+    PROFILE_LABELS,
+    PROFILE_RELATIONSHIPS,
+    SEARCH_LABELS,
+    SEARCH_RELATIONSHIPS,
+)
+from stagedb.store.run_labels import MATCH_LABELS, MATCH_RELATIONSHIPS, RUN_LABELS, RUN_RELATIONSHIPS
 from stagedb.store.schema_forms import OWNED, Label, Property, Relationship, id_of
-from stagedb.store.search_labels import SEARCH_LABELS, SEARCH_RELATIONSHIPS
 from stagedb.store.team_labels import TEAM_LABELS, TEAM_RELATIONSHIPS
 
 STORE = Label(

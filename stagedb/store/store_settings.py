@@ -5,22 +5,274 @@ somebody else with a checkout, chooses among them: it can name no server that th
 password and no data elsewhere.
 """
 
+import ipaddress
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import platformdirs
 
 from stagedb.errors import UsageError
-from stagedb.files import did_you_mean, is_there, parse_document, path_text, read_text, shown
+from stagedb.files import did_you_mean, is_there, open_regular, parse_document, path_text, read_text, shown
 from stagedb.mentions import Word, call
-from stagedb.store.password_sources import InFile, InKeyring, InVariable, PasswordSource, Written
 from stagedb.store.private_directory import is_private_group, user_text
-from stagedb.store.store_addresses import split_uri
+
+# Addresses of servers: what a URI names without its account, and whether a password could be read on the way.
+
+SCHEMES = ("bolt", "bolt+s", "bolt+ssc", "neo4j", "neo4j+s", "neo4j+ssc")
+
+INSECURE = "STAGEDB_INSECURE"
+"""Environment variable: 1 sends passwords unencrypted too, as `--insecure` does."""
+
+_PLAIN = ("bolt", "neo4j")
+"""Schemes that send everything as it is, the password included. `+s` encrypts, `+ssc` does so for a certificate that
+the server signed itself."""
+
+
+def split_uri(uri: str, source: str) -> tuple[str, str | None, str | None]:
+    """The URI without its account, the user and the password.
+
+    uri: with or without an account. source: where it comes from, for errors. Raises UsageError, without secrets, if it
+    is invalid.
+    """
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687") from None
+    # With an unquoted # or ? in a password, the rest of the account would be taken for another part.
+    odd = parts.path.strip("/") or parts.fragment or "@" in parts.query
+    if parts.scheme not in SCHEMES or not parts.hostname or odd:
+        raise UsageError(f"{source} is not the URI of a store: write it as bolt://host:7687 ({', '.join(SCHEMES)})")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    address = urlunsplit((parts.scheme, f"{host}:{port or 7687}", "", parts.query, ""))
+    user = unquote(parts.username) if parts.username else None
+    return address, user, unquote(parts.password) if parts.password else None
+
+
+def check_encrypted(uri: str, source: str) -> None:
+    """Raise UsageError if a password for this address would go to another machine unencrypted.
+
+    uri: the address. source: where it comes from, for errors.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme not in _PLAIN or _is_loopback(parts.hostname or ""):
+        return
+    raise UsageError(
+        f"{source} is {uri}, and the password would cross the network unencrypted: use "
+        f"{parts.scheme}+s://{parts.netloc} ({parts.scheme}+ssc:// if the server signed its certificate itself), or "
+        f"an SSH tunnel to localhost. For a private network there is {Word('insecure')}, {INSECURE}=1, or insecure = "
+        "true in the configuration file"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its text alone: a name server may be someone else's."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# Where the password of a named store is: a variable of the environment, a file, or the keyring of the system.
+#
+# The keyring keeps it by the whole address of the server and the user, so a name or a project's file that leads to
+# another server finds no password.
+
+LONGEST: Final = 4_096
+"""Bytes of the longest password."""
+
+
+@dataclass(frozen=True)
+class InVariable:
+    """The password is in a variable of the environment."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"variable {self.name}"
+
+
+@dataclass(frozen=True)
+class InFile:
+    """The password is the first line of a file that only its owner can read."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"file {self.path}"
+
+
+@dataclass(frozen=True)
+class InKeyring:
+    """The keyring of the system has the password."""
+
+    def __str__(self) -> str:
+        return "keyring"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The configuration file itself has the password. `stagedb store add` never writes it so."""
+
+    password: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return "configuration file"
+
+
+PasswordSource = InVariable | InFile | InKeyring | Written
+
+_READ: set[str] = set()
+"""What this process read from files and the keyring. Only this can be in what it prints; a keyring may ask a person
+before it gives anything, so it is not read again for that."""
+
+
+def read_so_far() -> frozenset[str]:
+    """The passwords that this process has read from files and from the keyring."""
+    return frozenset(_READ)
+
+
+def password_of(
+    source: PasswordSource, uri: str, username: str | None, where: str, environment: Mapping[str, str]
+) -> str:
+    """The password. where: what names the source, for errors.
+
+    username: of the account in the keyring. uri: of the server. environment: variables by name. Raises UsageError if it
+    is not there.
+    """
+    match source:
+        case InVariable(name):
+            if name not in environment:
+                raise UsageError(f"{where} takes its password from the environment variable {name}, which is not set")
+            return environment[name]
+        case InFile(path):
+            found = _from_file(path, where)
+        case InKeyring():
+            found = _from_keyring(uri, username, where)
+        case Written(password):
+            return password
+    _READ.add(found)
+    return found
+
+
+def _from_file(path: Path, where: str) -> str:
+    place = f"the password file {path} of {where}"
+    try:
+        with open_regular(path) as file:
+            if hasattr(os, "geteuid"):
+                _check_secret_file(os.fstat(file.fileno()), place)
+            data = file.read(LONGEST + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {place}: {error.strerror}") from None
+    return one_line(data, place)
+
+
+def _check_secret_file(found: os.stat_result, place: str) -> None:
+    if found.st_uid != os.geteuid():
+        raise UsageError(f"{place} belongs to another user, who knows it then: copy it into a file of your own")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise UsageError(f"others can open {place}: run `chmod 600` on it, and change the password if they may have it")
+
+
+def one_line(data: bytes, place: str) -> str:
+    """The only line of a text that has a password.
+
+    data: the text. place: where it comes from, for errors. Raises UsageError, without the text, for anything else.
+    """
+    if len(data) > LONGEST:
+        raise UsageError(f"{place} is longer than {LONGEST} bytes: a password is one line")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{place} is not UTF-8 text: a password is one line of text") from None
+    lines = text.splitlines()
+    if len(lines) != 1 or not lines[0]:
+        raise UsageError(f"{place} has {len(lines)} lines: a password is one line that is not empty")
+    return lines[0]
+
+
+def _service(uri: str) -> str:
+    return f"stagedb {uri}"
+
+
+def _from_keyring(uri: str, username: str | None, where: str) -> str:
+    keyring = _keyring()
+    try:
+        found = keyring.get_password(_service(uri), username or "")
+    except keyring.errors.KeyringError as error:
+        raise _unusable(error) from None
+    if not found:
+        raise UsageError(
+            f"the keyring has no password of {username} for {uri} ({where}): "
+            f"{call('store add', 'NAME', uri, username=username, keyring=True, force=True)} asks for it"
+        )
+    return str(found)
+
+
+def check_keyring() -> None:
+    """Raise UsageError if the package that reads the system's keyring is not installed."""
+    _keyring()
+
+
+def keep(uri: str, username: str, password: str) -> None:
+    """Put a password into the system's keyring, for a server and a user.
+
+    uri: of the server. username: of the account there. Raises UsageError if that fails.
+    """
+    keyring = _keyring()
+    _READ.add(password)
+    try:
+        keyring.set_password(_service(uri), username, password)
+        kept = keyring.get_password(_service(uri), username) == password
+    except keyring.errors.KeyringError as error:
+        raise _unusable(error) from None
+    if not kept:
+        raise UsageError(
+            f"the keyring did not keep the password: use {Word('password_env')} or {Word('password_file')}"
+        )
+
+
+def forget(uri: str, username: str) -> bool:
+    """Remove a password from the keyring. False if it has none. uri: of the server. username: of the account there."""
+    keyring = _keyring()
+    try:
+        keyring.delete_password(_service(uri), username)
+    except keyring.errors.PasswordDeleteError:
+        return False
+    except keyring.errors.KeyringError as error:
+        raise _unusable(error) from None
+    return True
+
+
+def _keyring() -> Any:
+    """The package, which is optional."""
+    try:
+        import keyring
+        import keyring.errors
+    except ImportError:
+        raise UsageError(
+            f"the keyring needs the package keyring: pip install keyring, or use {Word('password_env')} or "
+            f"{Word('password_file')}"
+        ) from None
+    return keyring
+
+
+def _unusable(error: Exception) -> UsageError:
+    kind = type(error).__name__
+    return UsageError(
+        f"this machine's keyring cannot be used ({kind}): start or unlock it, or use {Word('password_env')} or "
+        f"{Word('password_file')}"
+    )
+
 
 EMBEDDED: Final = "embedded"
 """The name of the store on this machine that needs no server; it is the default."""
@@ -290,3 +542,44 @@ def _line(text: str, key: str, table: str) -> int | None:
         elif now == table and key and re.match(rf"[\"']?{re.escape(key)}[\"']?\s*=", bare):
             return number
     return begin
+
+
+# The passwords that a command has, so that what it prints and writes can leave them out.
+
+HIDDEN = "***"
+SHORTEST = 4
+"""Characters of the shortest password that is hidden: a shorter one is a part of too many words."""
+
+
+def known_secrets(words: Iterable[str], environment: Mapping[str, str], config: Path) -> frozenset[str]:
+    """Every password in the words of a command line, in the environment and in the configuration file.
+
+    Those that this process has read from files and from the keyring are there too.
+    """
+    uris, found = [*words, environment.get("NEO4J_URI")], [environment.get("NEO4J_PASSWORD"), *read_so_far()]
+    with suppress(UsageError):
+        stores = read_settings(config).content.get("stores")
+        for table in stores.values() if isinstance(stores, dict) else ():
+            if isinstance(table, dict):
+                uris.append(table.get("uri"))
+                found += [table.get("password"), environment.get(str(table.get("password_env")))]
+    for uri in uris:
+        if isinstance(uri, str):
+            # A malformed address too: what is between a colon and the last @.
+            account = uri.rpartition("@")[0]
+            parts = (account.partition("://")[2] or account).split(":")
+            for at in range(1, len(parts)):
+                password = ":".join(parts[at:])
+                found += [password, unquote(password)]
+    return frozenset(secret for secret in found if isinstance(secret, str) and len(secret) >= SHORTEST)
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """The text with each secret replaced, as it is, as Python shows it, and as an address has it.
+
+    secrets: such as passwords.
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        for form in (secret, repr(secret)[1:-1], quote(secret, safe="", errors="surrogatepass")):
+            text = text.replace(form, HIDDEN)
+    return text

@@ -9,20 +9,22 @@ from stagedb.errors import UsageError
 from stagedb.files import path_text, shown
 from stagedb.mentions import Word, call
 from stagedb.places import embedded_home
-from stagedb.store.password_sources import password_of
-from stagedb.store.store_addresses import INSECURE, check_encrypted, split_uri
 from stagedb.store.store_settings import (
     EMBEDDED,
+    INSECURE,
     NamedStore,
     Project,
     SettingsFile,
+    check_encrypted,
     checked_database,
     config_file,
     named_store,
     named_stores,
+    password_of,
     project_file,
     read_project,
     read_settings,
+    split_uri,
 )
 from stagedb.store.store_settings import PROJECT as PROJECT_VARIABLE
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stagedb.files.stored_values import json_mapping
-from stagedb.store.graph_labels import OPTIONS, SIZES
-from stagedb.store.instance_labels import PLAN_WORDS
-from stagedb.store.schema_version import VERSION
+from stagedb.store.migrations import VERSION
+from stagedb.store.plan_labels import OPTIONS, PLAN_WORDS, SIZES
 
 Properties = dict[str, Any]
 

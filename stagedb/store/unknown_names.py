@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from stagedb.files import nearest, question
-from stagedb.store.cypher_tokens import CLOSING, OPENING, Token, tokens
+from stagedb.store.free_queries import CLOSING, OPENING, Token, tokens
 from stagedb.store.schema import LABELS, RELATIONSHIPS
 
 _LABELS: Mapping[str, frozenset[str]] = {

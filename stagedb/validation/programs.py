@@ -10,7 +10,7 @@ from stagedb.api.programs import graph_of
 from stagedb.lowering import IndexedGraph, Program, lower
 from stagedb.models import Card
 from stagedb.plans import typed_words
-from stagedb.store.contents.instance_reading import read_program
+from stagedb.store.contents.instances import read_program
 
 ProgramOf = Callable[[Card, Mapping[str, Any]], Program]
 """The program of a model under a plan of these words. UsageError where the plan does not suit it."""

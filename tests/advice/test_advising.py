@@ -25,7 +25,7 @@ from stagedb.search.advising import Advice, advise
 from stagedb.search.trials import Outcome, Trials
 from stagedb.search.what_ifs import what_ifs
 from stagedb.store import Store
-from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.memory import analyse
 from stagedb.systems import load_system
 from stagedb.timing import Scaling, profile_job

@@ -167,7 +167,7 @@ def test_a_job_without_a_sign_of_life_is_lost(store: Store) -> None:
 
 
 def test_a_job_whose_process_was_killed_is_lost_at_once(store: Store) -> None:
-    text = "from stagedb.store.makers import new_claim; print(new_claim(), flush=True); input()"
+    text = "from stagedb.store.events import new_claim; print(new_claim(), flush=True); input()"
     command = [sys.executable, "-c", text]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

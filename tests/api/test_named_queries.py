@@ -12,7 +12,7 @@ from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.columns import TYPES, Workload
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, names
-from stagedb.store.contents.instance_reading import read_workload
+from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.memory import analyse
 from stagedb.timing import node_graph_of
 from tests.ir.tiny import card

@@ -17,8 +17,7 @@ import pytest
 from stagedb.api import stores
 from stagedb.errors import UsageError
 from stagedb.store import Store
-from stagedb.store.store_addresses import split_uri
-from stagedb.store.store_settings import config_file
+from stagedb.store.store_settings import config_file, split_uri
 from tests.cli.conftest import Run
 
 SECRET = "hunter2-of-the-team"

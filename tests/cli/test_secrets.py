@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from stagedb.store import Store, embedded
-from stagedb.store.known_secrets import known_secrets, without_secrets
+from stagedb.store.store_settings import known_secrets, without_secrets
 from tests.cli.conftest import Run
 
 SECRET = "hunter2 'quoted\\\" ü@/#?:%"

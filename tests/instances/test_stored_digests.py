@@ -9,7 +9,7 @@ from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
 from stagedb.store import Store, write_rank_nodes
 from stagedb.store.contents.instance_digests import edges_digest, ops_digest, tasks_digest
-from stagedb.store.instance_labels import LAYOUT
+from stagedb.store.plan_labels import LAYOUT
 from tests.ir.tiny import card
 
 PLAN = {"tp": 2, "pp": 2, "dp": 2, "zero": 1}

@@ -18,7 +18,7 @@ from stagedb.runs.rank_trace import NONE, RankTrace, RecordedCollective
 from stagedb.runs.run_files import RunFiles
 from stagedb.store import Statement, Store, load
 from stagedb.store.run_labels import RUN_LABELS
-from stagedb.store.run_statements import of_run
+from stagedb.store.saved_queries import of_run
 from tests.api.test_client import CARD
 from tests.runs.execution_traces import ANNOTATION, PROFILER, CallTree, linear_step
 from tests.runs.recordings import training_step

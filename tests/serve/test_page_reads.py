@@ -8,7 +8,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.serve import Limits
-from stagedb.store import Store, connection, load, transactions
+from stagedb.store import Store, connection, failures, load
 from stagedb.store.statements import names
 from tests.conftest import Fill
 from tests.ir.tiny import card
@@ -31,7 +31,7 @@ def ids(fill_embedded: Fill) -> tuple[str, str]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the statements that are sent, in their order."""
     found, known = list[str](), {load(name).text: name for name in names()}
-    rows_of = transactions.rows_of
+    rows_of = failures.rows_of
 
     def recorded(transaction: Any, text: str, params: Any) -> Any:
         found.append(known.get(text, text))

@@ -15,7 +15,7 @@ import neo4j.exceptions
 import pytest
 
 from stagedb.errors import StagedbError, UsageError
-from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store, transactions
+from stagedb.store import Store, building, connect, connection, embedded, failures, migrations, open_store
 from stagedb.store.failures import Collided, ConnectionLost, OutOfMemory, check_disk
 from stagedb.store.statements import load, parse
 from tests.store.bare import bare_graph
@@ -199,7 +199,7 @@ def test_a_batch_that_does_not_fit_is_halved(
     failure: type[StagedbError], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    run, graph = transactions.rows_of, bare_graph(store)
+    run, graph = failures.rows_of, bare_graph(store)
 
     def small_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
         sizes.append(len(params["rows"]))
@@ -207,7 +207,7 @@ def test_a_batch_that_does_not_fit_is_halved(
             raise failure("too large")
         return run(transaction, text, params)
 
-    monkeypatch.setattr(transactions, "rows_of", small_memory)
+    monkeypatch.setattr(failures, "rows_of", small_memory)
     store.write_rows("build/tensors", [{"id": f"x/{n}", "graph": "x"} for n in range(50)], graph=graph)
     assert sizes == [50, 25, 12, 12, 12, 12, 2]
     monkeypatch.undo()
@@ -218,7 +218,7 @@ def test_one_row_that_does_not_fit_is_an_error(store: Store, monkeypatch: pytest
     def no_memory(transaction: Any, text: str, params: dict[str, Any]) -> Any:
         raise OutOfMemory("too large")
 
-    monkeypatch.setattr(transactions, "rows_of", no_memory)
+    monkeypatch.setattr(failures, "rows_of", no_memory)
     with pytest.raises(OutOfMemory):
         store.write_rows("build/tensors", [{"id": "x/1", "graph": "x"}] * 3, graph="x")
 

@@ -13,12 +13,10 @@ from stagedb.plans import Plan
 from stagedb.store import Store, write_graph
 from stagedb.store.contents.content_proofs import ContentProof
 from stagedb.store.contents.instances import instantiate
-from stagedb.store.dump_contents import DumpError, MarkRows
-from stagedb.store.dump_files import write_records
-from stagedb.store.dumped_marks import check_mark, marks_of
-from stagedb.store.dumping import load_dump, records_of
+from stagedb.store.dump_contents import DumpError, MarkRows, write_records
+from stagedb.store.dumping import check_mark, load_dump, marks_of, records_of
+from stagedb.store.events import current_user
 from stagedb.store.leases import Kind
-from stagedb.store.makers import current_user
 from stagedb.store.naming import Name, add_note, add_tag, remove_name, set_name
 from stagedb.store.saved_queries import save_query, saved_queries
 from tests.conftest import empty

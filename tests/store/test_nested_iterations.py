@@ -4,7 +4,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.store import Store
-from stagedb.store.nested_iterations import check_iterations
+from stagedb.store.free_queries import check_iterations
 from stagedb.store.statements import load, names
 
 REFUSED = (

@@ -16,7 +16,7 @@ from stagedb.errors import UsageError
 from stagedb.plans import Plan, RankLayout, groups
 from stagedb.store import Store, rank_nodes
 from stagedb.store.failures import ReadOnlyError
-from stagedb.store.rank_reach import instances_reached
+from stagedb.store.rank_nodes import instances_reached
 from tests import lowered
 from tests.faults.injected import at
 from tests.ir.tiny import card

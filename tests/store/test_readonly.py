@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
-from stagedb.store.readonly import FIRST, WRITES, check
+from stagedb.store.free_queries import FIRST, WRITES, check
 
 READ = (
     "MATCH (n:Op) RETURN n",

@@ -10,7 +10,7 @@ from stagedb.api.client import Stagedb
 from stagedb.api.querying import _named, short
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import Store, current_user, load
-from stagedb.store.run_statements import of_run
+from stagedb.store.saved_queries import of_run
 from stagedb.store.statements import Statement
 from tests.conftest import empty
 from tests.runs.nsight_exports import two_processes, write_export

@@ -17,17 +17,19 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.search import Candidate, Fate, SearchResult, Shards
 from stagedb.search.searching import merged
 from stagedb.store import Store
-from stagedb.store.contents.search_rows import shard_id
-from stagedb.store.contents.search_shards import (
+from stagedb.store.contents.searches import (
     Elsewhere,
     Parts,
+    Settle,
     ShardWork,
     finished_parts,
     known_of,
+    read_search,
+    record_search,
     record_shard,
+    shard_id,
     shards_in,
 )
-from stagedb.store.contents.searches import Settle, read_search, record_search
 from stagedb.systems import load_system
 from tests.store.searches import CARD, small_request, working
 
@@ -134,7 +136,7 @@ RUN = """
 import sys
 from stagedb.search import Shards
 from stagedb.store import connect
-from stagedb.store.contents.search_shards import record_shard
+from stagedb.store.contents.searches import record_shard
 from tests.store.searches import slowly
 from tests.store.test_search_shards import PLAIN, merge
 shard = Shards((1,), 2)

@@ -16,16 +16,18 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.files.stored_values import DamagedError
 from stagedb.search import Candidate, Fate, SearchRequest, SearchResult
 from stagedb.store import Store, delete, sweep, unfinished
-from stagedb.store.contents.search_rows import (
+from stagedb.store.contents.searches import (
     FORMAT,
+    Settle,
     candidate_of,
     candidate_values,
+    read_search,
+    record_search,
     request_of,
     request_text,
     with_ids,
 )
-from stagedb.store.contents.searches import Settle, read_search, record_search
-from stagedb.store.search_labels import CHOSEN_WORDS, TERMS
+from stagedb.store.plan_labels import CHOSEN_WORDS, TERMS
 from tests.store.searches import small_request, working
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,7 @@ from stagedb.ir.facts import Casts, InExperts, OpFacts
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, write_graph
-from stagedb.store.contents.instance_reading import read_workload
-from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.instances import instantiate, read_workload
 from stagedb.store.contents.memory import analyse
 from tests.ir.tiny import card
 

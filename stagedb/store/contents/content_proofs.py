@@ -29,7 +29,6 @@ from stagedb.lowering.copied_rows import (
 from stagedb.lowering.preparing import with_all_words
 from stagedb.plans import Plan
 from stagedb.plans.mesh import RankLayout
-from stagedb.store.contents.comparisons import Row, differences, without_none, wrong_edges
 from stagedb.store.contents.instance_digests import (
     edges_digest,
     groups_digest,
@@ -38,10 +37,9 @@ from stagedb.store.contents.instance_digests import (
     ranks_digest,
     tasks_digest,
 )
-from stagedb.store.contents.memory_proofs import memory_problems
-from stagedb.store.contents.profile_proofs import profile_problems
+from stagedb.store.contents.proofs import Row, differences, memory_problems, profile_problems, without_none, wrong_edges
 from stagedb.store.contents.runs import run_problems
-from stagedb.store.contents.search_rows import search_problems
+from stagedb.store.contents.searches import search_problems
 from stagedb.store.dump_contents import End, ThingContent
 from stagedb.store.typed_properties import graph_properties, plan_properties
 

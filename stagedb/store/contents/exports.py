@@ -10,8 +10,8 @@ from stagedb.lowering.overlapped_pairs import joined_tasks
 from stagedb.lowering.windows import window
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole
-from stagedb.store.contents.instance_reading import find, read_class, read_facts, read_workload
-from stagedb.store.contents.profile_durations import read_timing
+from stagedb.store.contents.instances import find, read_class, read_facts, read_workload
+from stagedb.store.contents.profiles import read_timing
 from stagedb.systems.system import System
 from stagedb.traces.exporting import pack, smaller, trace_set
 from stagedb.traces.formats import OneFile

@@ -10,9 +10,8 @@ from stagedb.ir.symbolic_graph import FORMAT, SymGraph
 from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input
-from stagedb.store.leases import building
+from stagedb.store.leases import building, read_whole
 from stagedb.store.typed_properties import graph_properties
-from stagedb.store.whole_reads import read_whole
 
 
 def write_graph(store: Store, graph: SymGraph, inputs: Sequence[Input] = ()) -> bool:

@@ -13,8 +13,8 @@ from stagedb.memory.class_memory import ClassMemory, memory_of_classes
 from stagedb.memory.class_program import FIRST, SharePlace
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole, reading
-from stagedb.store.contents.instance_reading import READERS, find, read_carried, read_class, read_facts
-from stagedb.store.contents.memory_proofs import memory_digest
+from stagedb.store.contents.instances import READERS, find, read_carried, read_class, read_facts
+from stagedb.store.contents.proofs import memory_digest
 
 
 def analyse(

@@ -7,22 +7,28 @@ readers see it when it is complete.
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from stagedb.files import check_unicode
-from stagedb.lowering.columns import ONCE_A_STEP, TASK_KINDS
-from stagedb.mentions import Word
-from stagedb.store import Input, Lease, Store, ask_again, building, delete
+import numpy as np
+
+from stagedb.errors import StagedbError, UsageError
+from stagedb.files import check_unicode, shown
+from stagedb.files.stored_values import json_list
+from stagedb.lowering.columns import ONCE_A_STEP, TASK_KINDS, ClassColumns, Workload
+from stagedb.mentions import Word, call
+from stagedb.store import Input, Lease, Store, ask_again, building, delete, read_whole
 from stagedb.store.contents.memory import analyse
-from stagedb.store.contents.profile_proofs import OWN_TIMES, profile_digest
+from stagedb.store.contents.proofs import OWN_TIMES, profile_digest
 from stagedb.store.failures import ReadOnlyError
-from stagedb.systems import Durations
-from stagedb.timing.step_profile import JobProfile, Row, path_rows
+from stagedb.systems import Durations, Measured, parse_system
+from stagedb.timing.step_profile import JobProfile, ProfileInputs, Row, path_rows
 from stagedb.timing.whatif import Scaling
+from stagedb.traces.node_durations import NodeTiming, RankPart
+from stagedb.traces.protobuf_columns import Ints
 
 FORMAT = 1
 """Version of the contents of a profile; part of its id."""
@@ -298,3 +304,106 @@ def _tasks(profile: str, job: JobProfile, lanes: Sequence[Row]) -> Iterator[Row]
                     "critical": int(times.critical[index]),
                 },
             }
+
+
+# The inputs of a stored profile.
+
+
+@dataclass(frozen=True)
+class StoredProfile:
+    """A profile of the store: its inputs, its instance, and the ns of its step."""
+
+    inputs: ProfileInputs
+    instance: str
+    step: int
+
+
+def read_profile(store: Store, profile: str) -> StoredProfile:
+    """A profile of the store by its id. UsageError where there is none."""
+    rows = store.read("profile/inputs", profile=profile)
+    if not rows:
+        raise UsageError(f"no profile {shown(profile)} in the store; {call('ls', 'profiles')} lists them")
+    (row,) = rows
+    return StoredProfile(inputs_of_row(row), row["instance"], row["step"])
+
+
+def inputs_of_row(row: Mapping[str, Any]) -> ProfileInputs:
+    """The inputs of a profile. row: system and durations as JSON, scalings and blocking as lists."""
+    return ProfileInputs(
+        parse_system(row["system"], "the profile's system"),
+        None if row["durations"] is None else _read_measured(row["durations"]),
+        tuple(Scaling.parse(each) for each in row["scalings"]),
+        tuple(row["blocking"] or ()),
+    )
+
+
+def _read_measured(text: str) -> Durations:
+    """Rows as `recording` writes them."""
+    return Durations(
+        Measured(f"row {number} of the profile", Fraction(row.pop("ns")), **row)
+        for number, row in enumerate(json_list(text, "durations"), 1)
+    )
+
+
+# Durations of the nodes of traces from a stored profile.
+
+
+def read_timing(store: Store, profile: str, workload: Workload) -> NodeTiming:
+    """The durations of a profile of this workload.
+
+    Raises UsageError if the store has no such profile, or if it is of another instance, and StagedbError if its
+    durations do not fit the workload.
+    """
+    return read_whole(store, "Profile", profile, lambda: _read(store, profile, workload))
+
+
+def _read(store: Store, profile: str, workload: Workload) -> NodeTiming:
+    # Most exports need no profile, and start sooner without these modules.
+    from stagedb.timing.lanes import lane_numbers
+
+    stored = read_profile(store, profile)
+    if stored.instance != workload.instance:
+        raise UsageError(f"profile {profile} is of instance {stored.instance}, not of {workload.instance}")
+    system = stored.inputs.system
+    lanes = lane_numbers(workload, system.network(len(workload.ranks)))
+    parts = {}
+    for columns in workload.classes:
+        rows = store.read("profile/durations", **{"profile": profile, "class": columns.number})
+        parts[columns.number] = _parts(profile, columns, rows, lanes, workload.ranks.number == columns.number)
+    return NodeTiming(profile, system, stored.step, parts)
+
+
+def _parts(
+    profile: str, columns: ClassColumns, rows: Sequence[Mapping[str, Any]], lanes: Ints, mine: np.ndarray[Any, Any]
+) -> tuple[RankPart, ...]:
+    """The parts of a class, in the order of their first ranks."""
+    ranks_of = {int(lane): np.flatnonzero(lanes == lane) for lane in np.unique(lanes[mine])}
+    stored = {int(row["lane"]): (int(row["rank"]), int(row["ranks"])) for row in rows}
+    if stored != {lane: (int(ranks[0]), len(ranks)) for lane, ranks in ranks_of.items()}:
+        raise _unfit(profile, f"other lanes of class {columns.number}")
+    by_time: dict[bytes, tuple[Ints, list[int]]] = {}
+    for row in rows:
+        ns = _in_order(profile, columns, row)
+        by_time.setdefault(ns.tobytes(), (ns, []))[1].append(int(row["lane"]))
+    parts = (
+        RankPart(tuple(each), np.sort(np.concatenate([ranks_of[lane] for lane in each])), ns)
+        for ns, each in by_time.values()
+    )
+    return tuple(sorted(parts, key=lambda part: int(part.ranks[0])))
+
+
+def _in_order(profile: str, columns: ClassColumns, row: Mapping[str, Any]) -> Ints:
+    """The durations of a lane in the order of its class's ops."""
+    order = np.argsort(np.array(row["op"], np.int64))
+    if [row["op"][at] for at in order] != [*range(len(columns.ops))] or (
+        tuple(row["name"][at] for at in order) != columns.ops.name
+    ):
+        raise _unfit(profile, f"other operators of class {columns.number}")
+    return np.array(row["duration"], np.int64)[order]
+
+
+def _unfit(profile: str, what: str) -> StagedbError:
+    return StagedbError(
+        f"profile {profile} has {what} than its instance has: another version of stagedb made it; remove it with "
+        f"{call('rm')} and profile again"
+    )

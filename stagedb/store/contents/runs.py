@@ -15,7 +15,7 @@ from stagedb.runs import MeasuredRun, RunDigest, RunRows, run_digest, run_rows
 from stagedb.runs.measured_run import FORMAT, UntimedRun
 from stagedb.runs.untimed_rows import untimed_rows
 from stagedb.store import Input, Lease, Store, ask_again, building
-from stagedb.store.contents.comparisons import one_each, without_none
+from stagedb.store.contents.proofs import one_each, without_none
 from stagedb.store.dump_contents import End, ThingContent
 
 AT_ONCE = 2_000

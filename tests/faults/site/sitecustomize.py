@@ -103,7 +103,7 @@ def of_files(module: Any) -> None:
 
 SEAMS: dict[str, Callable[[Any], None]] = {
     "stagedb.store.connection": of_connections,
-    "stagedb.store.transactions": lambda module: wrap(
+    "stagedb.store.failures": lambda module: wrap(
         module, "written", lambda _, statement, *__: f"write.{statement.name}"
     ),
     "stagedb.runs.trace_files": lambda module: wrap(module.KeptRanks, "keep", lambda *_: "import.kept"),
