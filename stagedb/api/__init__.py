@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.api.calibrating import CalibratedSystem
     from stagedb.api.checking import StoreProblem
     from stagedb.api.client import Stagedb, connect
-    from stagedb.api.matching import MatchedRun
+    from stagedb.api.matching import CalibratedSystem, MatchedRun
+    from stagedb.api.memory_rows import RequestRoom, RequestWords
     from stagedb.api.model_library import model, model_blocks, model_flops, model_layers, models
     from stagedb.api.plan_comparison import PlanComparison
     from stagedb.api.plan_keywords import GraphWords, PlanWords
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stagedb.api.provenance import Provenance
     from stagedb.api.querying import queries
     from stagedb.api.removing import Unused
-    from stagedb.api.request_room import RequestRoom, RequestWords
+    from stagedb.api.result_parts import RunTimes
     from stagedb.api.results import (
         Advised,
         Chart,
@@ -51,11 +51,10 @@ if TYPE_CHECKING:
         kind_of,
         properties,
     )
-    from stagedb.api.run_times import RunTimes
     from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.api.searching import search
     from stagedb.api.serving_search import SearchedServing, search_serving
-    from stagedb.api.simulated import Simulated
+    from stagedb.api.simulating import Simulated
     from stagedb.api.system_choice import durations, import_systems, system, system_curves, systems
     from stagedb.api.trace_sets import unpack, validate
 
@@ -123,21 +122,39 @@ __all__ = [
 
 _MODULES = {
     "checking": ("StoreProblem",),
-    "client": ("Stagedb", "connect"),
-    "calibrating": ("CalibratedSystem",),
+    "client": (
+        "Stagedb",
+        "connect",
+    ),
+    "matching": (
+        "CalibratedSystem",
+        "MatchedRun",
+    ),
     "jobs": ("JobInfo",),
-    "matching": ("MatchedRun",),
-    "model_library": ("model", "model_blocks", "model_flops", "model_layers", "models"),
+    "model_library": (
+        "model",
+        "model_blocks",
+        "model_flops",
+        "model_layers",
+        "models",
+    ),
     "plan_comparison": ("PlanComparison",),
-    "plan_summaries": ("PlanSummary", "SavedSummary"),
+    "plan_summaries": (
+        "PlanSummary",
+        "SavedSummary",
+    ),
     "plan_texts": ("describe",),
     "provenance": ("Provenance",),
     "querying": ("queries",),
     "removing": ("Unused",),
-    "request_room": ("RequestRoom", "RequestWords"),
+    "memory_rows": (
+        "RequestRoom",
+        "RequestWords",
+    ),
     "results": (
         "Advised",
         "Chart",
+        "ComparedPlan",
         "Difference",
         "Exported",
         "Gains",
@@ -151,7 +168,6 @@ _MODULES = {
         "Rows",
         "RunInfo",
         "SearchInfo",
-        "ComparedPlan",
         "Searched",
         "Swept",
         "Unpacked",
@@ -160,14 +176,32 @@ _MODULES = {
         "kind_of",
         "properties",
     ),
-    "run_times": ("RunTimes",),
-    "run_views": ("ExportedRun", "ViewedRun"),
+    "result_parts": ("RunTimes",),
+    "run_views": (
+        "ExportedRun",
+        "ViewedRun",
+    ),
     "searching": ("search",),
-    "serving_search": ("SearchedServing", "search_serving"),
-    "simulated": ("Simulated",),
-    "system_choice": ("durations", "import_systems", "system", "system_curves", "systems"),
-    "trace_sets": ("unpack", "validate"),
-    "plan_keywords": ("GraphWords", "PlanWords"),
+    "serving_search": (
+        "SearchedServing",
+        "search_serving",
+    ),
+    "simulating": ("Simulated",),
+    "system_choice": (
+        "durations",
+        "import_systems",
+        "system",
+        "system_curves",
+        "systems",
+    ),
+    "trace_sets": (
+        "unpack",
+        "validate",
+    ),
+    "plan_keywords": (
+        "GraphWords",
+        "PlanWords",
+    ),
 }
 
 # Names are imported on first use: verbs on files need neither models nor the database's driver, which load slowly.

@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 from stagedb.api import catalog, provenance
-from stagedb.api.programs import graph_of
 from stagedb.api.results import Advised, Rows
-from stagedb.api.wanted_instances import Wanted
+from stagedb.api.wanted_instances import Wanted, graph_of
 from stagedb.files import GB
 from stagedb.frameworks.profiles import find_profile
 from stagedb.mentions import OPTIONS, Word

@@ -5,14 +5,41 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, cast
 
-from stagedb.api.content_age import other_version
 from stagedb.errors import StagedbError
+from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.store import LABELS, Kind, RemovedError, Store, delete, layout_of, names, sweep, unfinished
 from stagedb.store.contents.content_proofs import ContentProof, rank_node_problems
 from stagedb.store.dump_contents import ThingContent
 from stagedb.store.dumping import read_section
 from stagedb.store.leases import ATTEMPTS
+from stagedb.store.migrations import VERSION
 from stagedb.store.schema import OWNERS, parent_of
+
+# Whether another version of stagedb wrote a thing of a store. Then it may differ from what this one makes.
+
+
+def other_version(store: Store, kind: Kind, id: str, graph: str | None) -> str | None:
+    """Which other version wrote a thing, by what the thing itself shows; None if nothing shows that.
+
+    graph: the id of the graph that it is made from, if it is made from one.
+    """
+    try:
+        own = _values(store, kind, id)
+        source = own if kind == "Graph" else _values(store, "Graph", graph) if graph is not None else {}
+        for what, found, known in (("schema", own.get("schema"), VERSION), ("graphs", source.get("format"), FORMAT)):
+            if isinstance(found, int) and found != known:
+                age = "an older" if found < known else "a newer"
+                return f"{age} stagedb wrote it: its version of {what} is {found}, and that of this one is {known}"
+    except (StagedbError, ValueError, KeyError, TypeError):
+        return None  # a thing that cannot be read does not show its version
+    return None
+
+
+def _values(store: Store, kind: Kind, id: str) -> Mapping[str, Any]:
+    rows = store.read(f"dump/nodes_{kind.lower()}", id=id)
+    values: Mapping[str, Any] = rows[0]["values"] if rows else {}
+    return values
+
 
 Notice = Callable[[str], None]
 

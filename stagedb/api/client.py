@@ -29,9 +29,7 @@ from stagedb.api.results import (
     Viewed,
     ViewedSearch,
 )
-from stagedb.api.run_verbs import RunVerbs
-from stagedb.api.search_verbs import SearchVerbs
-from stagedb.api.summary_verbs import SummaryVerbs
+from stagedb.api.stored_verbs import RunVerbs, SearchVerbs, SummaryVerbs
 from stagedb.lazy_names import deferred
 from stagedb.store import Store, Unfinished
 from stagedb.store import connect as open_connection
@@ -41,25 +39,21 @@ if TYPE_CHECKING:
     from stagedb.api import (
         checking,
         dumps,
-        finding,
         jobs,
         memory_rows,
         model_names,
-        moving,
-        programs,
+        plan_lists,
         querying,
         removing,
-        request_room,
         system_choice,
         team,
         trace_sets,
         wanted_instances,
     )
     from stagedb.api.advice import Tried
-    from stagedb.api.graph_paths import ShortestPath
-    from stagedb.api.neighbourhood import SubGraph
-    from stagedb.api.request_room import RequestWords
-    from stagedb.api.simulated import Simulated
+    from stagedb.api.memory_rows import RequestWords
+    from stagedb.api.neighbourhood import ShortestPath, SubGraph
+    from stagedb.api.simulating import Simulated
     from stagedb.api.sweeping import Vary
     from stagedb.models import Card
     from stagedb.store import Notice
@@ -70,13 +64,13 @@ if TYPE_CHECKING:
     from stagedb.timing import Scaling
 else:
     # A listing or a query needs few of them, and starts in half of the time without the others.
-    checking, dumps, finding, memory_rows, model_names, moving, programs = deferred(
-        *("stagedb.api.checking", "stagedb.api.dumps", "stagedb.api.finding", "stagedb.api.memory_rows"),
-        *("stagedb.api.model_names", "stagedb.api.moving", "stagedb.api.programs"),
+    checking, dumps, plan_lists, memory_rows, model_names, querying = deferred(
+        *("stagedb.api.checking", "stagedb.api.dumps", "stagedb.api.plan_lists", "stagedb.api.memory_rows"),
+        *("stagedb.api.model_names", "stagedb.api.querying"),
     )
-    querying, removing, request_room, system_choice, team, trace_sets, wanted_instances = deferred(
-        *("stagedb.api.querying", "stagedb.api.removing", "stagedb.api.request_room", "stagedb.api.system_choice"),
-        *("stagedb.api.team", "stagedb.api.trace_sets", "stagedb.api.wanted_instances"),
+    removing, system_choice, team, trace_sets, wanted_instances = deferred(
+        *("stagedb.api.removing", "stagedb.api.system_choice", "stagedb.api.team", "stagedb.api.trace_sets"),
+        "stagedb.api.wanted_instances",
     )
     jobs, plans = deferred("stagedb.api.jobs", "stagedb.plans")
 
@@ -278,9 +272,9 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         source, target: keys as in `sub_graph`. over: the type of all its relationships, such as `DEP`; their direction
         counts if there is such a path in either one. timeout: seconds for a query. Raises UsageError for unknown names.
         """
-        from stagedb.api import graph_paths
+        from stagedb.api import neighbourhood
 
-        return graph_paths.shortest_path(self.store, source, target, over, timeout)
+        return neighbourhood.shortest_path(self.store, source, target, over, timeout)
 
     def graphs(self) -> list[GraphInfo]:
         """The graphs of the store, the newest first."""
@@ -336,7 +330,7 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         stagedb, until somebody profiles the same again. Raises UsageError if the store has nothing of the model or the
         system.
         """
-        return finding.find(self.store, model, system, plans.typed_words(words), fits, limit)
+        return plan_lists.find(self.store, model, system, plans.typed_words(words), fits, limit)
 
     def show(self, word: str, /) -> Thing:
         """One graph, instance, profile, search or run, by id, start of an id, or name. word: any of these."""
@@ -371,11 +365,11 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
             found = wanted.make(self.store, wanted_instances.StageClock(), asks=keep)
             peaks, levels, tensors = memory_rows.rows_of(self.store, found, keep)
         else:
-            found, program = programs.program_of(self.store, wanted)
+            found, program = wanted_instances.program_of(self.store, wanted)
             peaks, levels, tensors = memory_rows.rows_of_program(program)
         has = system_choice.accelerator_of(self.store, found, named)
         room, reserve = (None, {}) if has is None else (has.room, has.reserved)
-        fit = None if fitting is None else request_room.counted(self.store, wanted, (peaks, levels), fitting, has)
+        fit = None if fitting is None else memory_rows.counted(self.store, wanted, (peaks, levels), fitting, has)
         return Memory(found, peaks, levels, tensors, room, reserve, fit)
 
     def profile(
@@ -730,8 +724,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         same store.
         """
         if isinstance(to, Stagedb):
-            return moving.move(self.store, to.store, words, notice or (lambda line: None))
-        return moving.push(self.store, words, to, insecure, notice)
+            return dumps.move(self.store, to.store, words, notice or (lambda line: None))
+        return dumps.push(self.store, words, to, insecure, notice)
 
     def pull(self, *words: str, source: "str | Stagedb", insecure: bool = False, notice: "Notice | None" = None) -> int:
         """Fetch the graphs, instances, profiles, searches and runs of another store that this one lacks.
@@ -740,8 +734,8 @@ class Stagedb(RunVerbs, SearchVerbs, SummaryVerbs):
         things here.
         """
         if isinstance(source, Stagedb):
-            return moving.move(source.store, self.store, words, notice or (lambda line: None))
-        return moving.pull(self.store, words, source, insecure, notice)
+            return dumps.move(source.store, self.store, words, notice or (lambda line: None))
+        return dumps.pull(self.store, words, source, insecure, notice)
 
     def check(self, *, notice: "Notice | None" = None) -> "tuple[checking.StoreProblem, ...]":
         """All that is wrong in the store: what belongs to nothing, what is unfinished, what is not as it was made.

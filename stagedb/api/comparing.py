@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from stagedb.api import lookup, matching, querying
+from stagedb.api.answer_hints import other_system
 from stagedb.api.matching import MatchedRun
 from stagedb.api.provenance import Provenance, of_runs, of_stored
 from stagedb.api.results import Difference, InstanceInfo, ProfileInfo, Rows, RunInfo, kind_of
-from stagedb.api.run_systems import other_system
 from stagedb.errors import StagedbError, UsageError
 from stagedb.files import shown
 from stagedb.mentions import Word, call

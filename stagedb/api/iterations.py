@@ -6,8 +6,8 @@ from statistics import mean
 from typing import Any
 
 from stagedb.api import lookup, provenance
+from stagedb.api.answer_hints import preset_of
 from stagedb.api.results import Rows, RunInfo
-from stagedb.api.run_systems import preset_of
 from stagedb.api.sweeping import SweepRequest, trials_of
 from stagedb.errors import UsageError
 from stagedb.mentions import Word, call

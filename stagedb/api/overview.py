@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.api import listing, listing_pages, plan_lists
+from stagedb.api import listing, plan_lists
 from stagedb.api.plan_lists import ListedPlan, PlanFilter
 from stagedb.api.results import Rows
 from stagedb.store import Store
@@ -105,7 +105,7 @@ def find_anywhere(store: Store, text: str, words: Mapping[str, Any], most: int) 
         for kind, rows in (("instances", instances), ("profiles", profiles))
     ]
     for kind in () if words else OTHERS:
-        page = listing_pages.page(_listed(store, kind), text, 1, most)
+        page = listing.page(_listed(store, kind), text, 1, most)
         found.append(FoundThings(kind, [_other(kind, row) for row in page.rows], page.found))
     return [each for each in found if each.count]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stagedb.api import comparing, html_tables, lookup, memory_rows
+from stagedb.api import comparing, lookup, memory_rows, result_parts
 from stagedb.api.comparing import PlanSide
 from stagedb.api.provenance import Provenance, of_stored
 from stagedb.api.results import InstanceInfo, ProfileInfo, Rows
@@ -83,7 +83,7 @@ class PlanComparison:
 
     def _repr_html_(self) -> str:
         tables = (("plan", self.plan), ("terms", self.terms), ("memory", self.memory), ("work", self.work))
-        return "".join(html_tables.table(rows.columns, rows.rows, title) for title, rows in tables if rows.rows)
+        return "".join(result_parts.table(rows.columns, rows.rows, title) for title, rows in tables if rows.rows)
 
 
 Held = Callable[[InstanceInfo], Mapping[str, int]]

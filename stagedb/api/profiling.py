@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from stagedb.api import catalog, lookup, system_choice
-from stagedb.api.programs import program_of
 from stagedb.api.results import InstanceInfo, PeakMemory, Profile, ProfileInfo, Rows
-from stagedb.api.wanted_instances import StageClock, Wanted
+from stagedb.api.wanted_instances import StageClock, Wanted, program_of
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
 from stagedb.lowering.columns import Workload

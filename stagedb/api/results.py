@@ -15,10 +15,10 @@ from stagedb.plans.short_plans import short_plan
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stagedb.api import html_tables
+    from stagedb.api import result_parts
+    from stagedb.api.memory_rows import RequestRoom
     from stagedb.api.provenance import Provenance
-    from stagedb.api.request_room import RequestRoom
-    from stagedb.api.run_times import RunTimes
+    from stagedb.api.result_parts import RunTimes
     from stagedb.models import SequenceLength
     from stagedb.search import SearchResult
     from stagedb.search.candidates import Ties
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stagedb.timing import JobProfile, Merit
 else:
     # Only notebooks show results as HTML.
-    (html_tables,) = deferred("stagedb.api.html_tables")
+    (result_parts,) = deferred("stagedb.api.result_parts")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Rows:
         return pd.DataFrame(list(self.rows), columns=list(self.columns))
 
     def _repr_html_(self) -> str:
-        return html_tables.table(self.columns, self.rows)
+        return result_parts.table(self.columns, self.rows)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class GraphInfo:
         return f"graph {self.id[:12]} of {self.name}, recipe {self.recipe}"
 
     def _repr_html_(self) -> str:
-        return html_tables.properties(properties(self), kind_of(self))
+        return result_parts.properties(properties(self), kind_of(self))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class InstanceInfo:
         return f"instance {self.id[:12]} {self.called}, {self.ranks:,} ranks in {self.classes:,} classes"
 
     def _repr_html_(self) -> str:
-        return html_tables.properties(properties(self), kind_of(self))
+        return result_parts.properties(properties(self), kind_of(self))
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class Memory:
 
     def _repr_html_(self) -> str:
         title = f"bytes of a rank of {self.instance.name}, by class"
-        return html_tables.table(self.peaks.columns, self.peaks.rows, title)
+        return result_parts.table(self.peaks.columns, self.peaks.rows, title)
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ class ProfileInfo:
         return f"profile {self.id[:12]}{named} of {self.instance_name} on {self.system}, step {self.step / 1e6:,.3f} ms"
 
     def _repr_html_(self) -> str:
-        return html_tables.properties(properties(self), kind_of(self))
+        return result_parts.properties(properties(self), kind_of(self))
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ class SearchInfo:
         return f"search {self.id[:12]} over {self.size:,} plans of {self.model} on {ranks} ranks of {systems}"
 
     def _repr_html_(self) -> str:
-        return html_tables.properties(properties(self), kind_of(self))
+        return result_parts.properties(properties(self), kind_of(self))
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,7 @@ class RunInfo:
     @property
     def times(self) -> RunTimes | None:
         """Where the time of the run goes; None if its files have no times."""
-        from stagedb.api.run_times import RunTimes
+        from stagedb.api.result_parts import RunTimes
 
         values = self.step, self.busy, self.exposed, self.unexplained, self.launching
         known = [each for each in values if each is not None]
@@ -442,7 +442,7 @@ class RunInfo:
         return f"run {self.id[:12]}{named}: {self.extent}, {self.step / 1e6:,.3f} ms{each}"
 
     def _repr_html_(self) -> str:
-        return html_tables.properties(properties(self), kind_of(self))
+        return result_parts.properties(properties(self), kind_of(self))
 
 
 Thing = GraphInfo | InstanceInfo | ProfileInfo | SearchInfo | RunInfo
@@ -506,8 +506,8 @@ class Profile:
         return self.job.gain
 
     def _repr_html_(self) -> str:
-        figures = html_tables.properties(dataclasses.asdict(self.merit), f"{self.instance.name} on {self.info.system}")
-        return figures + html_tables.table(self.lanes.columns, self.lanes.rows, "a step of each lane, ns")
+        figures = result_parts.properties(dataclasses.asdict(self.merit), f"{self.instance.name} on {self.info.system}")
+        return figures + result_parts.table(self.lanes.columns, self.lanes.rows, "a step of each lane, ns")
 
 
 @dataclass(frozen=True)
@@ -650,7 +650,7 @@ class Swept:
         return sweep_chart(f"{self.model}: the step of each point", self.varied, list(self.rows))
 
     def _repr_html_(self) -> str:
-        return html_tables.table(self.rows.columns, self.rows.rows, self.verdict)
+        return result_parts.table(self.rows.columns, self.rows.rows, self.verdict)
 
 
 @dataclass(frozen=True)
@@ -684,7 +684,7 @@ class Gains:
         return self.rows.to_pandas()
 
     def _repr_html_(self) -> str:
-        return html_tables.table(self.rows.columns, self.rows.rows, self.verdict)
+        return result_parts.table(self.rows.columns, self.rows.rows, self.verdict)
 
 
 @dataclass(frozen=True)
@@ -795,5 +795,5 @@ class Difference:
 
     def _repr_html_(self) -> str:
         tables = (("plan", self.plan), ("work", self.work), ("time", self.time), ("memory", self.memory))
-        shown = [html_tables.table(rows.columns, rows.rows, title) for title, rows in tables if rows.rows]
+        shown = [result_parts.table(rows.columns, rows.rows, title) for title, rows in tables if rows.rows]
         return "".join(shown) or "<p>nothing differs</p>"

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 from stagedb.api.results import Rows
-from stagedb.api.simulated import Simulated
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.store import Store
@@ -19,6 +19,34 @@ from stagedb.timing.lanes import lane_numbers
 from stagedb.traces.simulation import TIMEOUT, RankFinish, SimulatedSet, find_program, read_set, simulate_set
 from stagedb.traces.simulators.astra_files import peak
 from stagedb.traces.simulators.astra_network import astra_network
+
+# The result of `simulate`.
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A simulated set next to its profile; times in ns.
+
+    path: the set. step: of the profile. makespan: when the simulator's last rank finished. compute: where the
+    simulator's compute comes from, `durations` or `roofline`. ranks: the terms of both, a row for ranks with the same
+    times. differences: what explains the difference, a row each with the step that the profile has with it, and with
+    all before it. finishes: when each rank ends in the simulator.
+    """
+
+    path: Path
+    system: str
+    compute: str
+    step: int
+    makespan: int
+    ranks: Rows
+    differences: Rows
+    finishes: Mapping[int, int]
+
+    @property
+    def ratio(self) -> float:
+        """The simulator's makespan over the profile's step."""
+        return self.makespan / self.step if self.step else float("inf")
+
 
 RANKS = (
     "class", "stage", "rank", "ranks",

@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from stagedb.api import lookup, model_names, profiling, provenance
-from stagedb.api.programs import graph_of
 from stagedb.api.results import Gains, Rows, Swept
-from stagedb.api.wanted_instances import find_wanted
+from stagedb.api.wanted_instances import find_wanted, graph_of
 from stagedb.errors import UsageError
 from stagedb.files import GB
 from stagedb.ir.symbolic_graph import SymGraph

@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stagedb.api import catalog, lookup, model_names
 from stagedb.api.results import GraphInfo, InstanceInfo, ProfileInfo
@@ -12,11 +12,15 @@ from stagedb.errors import UsageError
 from stagedb.frameworks import find_framework
 from stagedb.mentions import Word, call
 from stagedb.models import Card, SequenceLength, card_names
-from stagedb.plans import Plan
+from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.schedule_checks import follows_from_chunks
 from stagedb.plans.written_words import DTYPE_WORDS
-from stagedb.store import Store
+from stagedb.store import Store, current_user, read_graph
 from stagedb.store.naming import set_name, wanted_name
+
+if TYPE_CHECKING:
+    from stagedb.ir.symbolic_graph import SymGraph
+    from stagedb.lowering import Program
 
 DEFAULT_MODEL = "llama3-70b"
 DEFAULT_WORDS: Mapping[str, object] = {"tp": 8, "pp": 16}
@@ -216,3 +220,48 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
     elif "param_dtype" in words:
         merged |= {word: words.get(word) for word in ("grad_dtype", "reduce_dtype", "opt_dtype", "master_dtype")}
     return merged
+
+
+# The program of a request: read from the store if that has the instance, else lowered in memory. Writes nothing.
+
+
+def program_of(store: Store, wanted: Wanted) -> "tuple[InstanceInfo, Program]":
+    """What an instance runs, and its description (`kept` is False if the store does not have it)."""
+    from stagedb.lowering import IndexedGraph, lower
+    from stagedb.store.contents.instances import read_program
+
+    there = stored_instance(store, wanted)
+    if there is not None:
+        found, program = there, read_program(store, there.id)
+    else:
+        graph = graph_of(wanted.source, wanted.source.options, store)
+        program = lower(IndexedGraph.of(graph), wanted.plan)
+        found = InstanceInfo(
+            id=program.workload.instance,
+            name=wanted.name or wanted.model,
+            graph=graph.key,
+            model=wanted.model,
+            recipe=graph.recipe,
+            plan=wanted.plan.to_dict(),
+            ranks=wanted.plan.world,
+            classes=len(program.workload.classes),
+            created=catalog.time_of(time.time_ns() // 1_000_000),
+            made_by=current_user(),
+            kept=False,
+        )
+    return dataclasses.replace(found, usual_length=wanted.usual_length, padding=wanted.padding), program
+
+
+def graph_of(source: model_names.Source, options: GraphOptions, store: Store | None) -> "SymGraph":
+    """The symbolic graph of a model with these options: built from its card, which makes what a store has of it.
+
+    A graph without a card is read from the store. Raises UsageError for options that it does not have.
+    """
+    if source.card is not None:
+        from stagedb.graphs.model_graph import build_graph
+
+        return build_graph(source.card, options)
+    if store is None or options != source.options:
+        name = source.origin.name
+        raise UsageError(f"the card of {name} is not here: name its file with {Word('model')} to try other graphs")
+    return read_graph(store, source.in_store(store).id)

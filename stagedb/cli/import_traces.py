@@ -11,7 +11,7 @@ from stagedb.cli.shared_options import Common, option_groups
 
 if TYPE_CHECKING:
     from stagedb.api import RunInfo
-    from stagedb.api.run_times import RunTimes
+    from stagedb.api.result_parts import RunTimes
 
 
 @option_groups

@@ -12,7 +12,7 @@ from stagedb.errors import UsageError
 from stagedb.files import GB, shown
 
 if TYPE_CHECKING:
-    from stagedb.api.request_room import RequestRoom, RequestWords
+    from stagedb.api.memory_rows import RequestRoom, RequestWords
     from stagedb.frameworks.engines import EngineSettings
     from stagedb.memory.request_blocks import MemoryShare, RequestFit
 
@@ -53,7 +53,7 @@ class RequestOptions:
         capacity: bytes of an accelerator, if the command line has them. engine: the settings of an engine's file, if
         the plan is from one.
         """
-        from stagedb.api.request_room import RequestWords
+        from stagedb.api.memory_rows import RequestWords
         from stagedb.cli.memory import size_of
         from stagedb.frameworks.engines.settings import read_share
 

@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from stagedb import api
 from stagedb.api import Rows, Stagedb, catalog, search_views
-from stagedb.api.listing import KINDS, SORTS, instances_of_model
-from stagedb.api.listing_pages import ListedPage, page
+from stagedb.api.listing import KINDS, SORTS, ListedPage, instances_of_model, page
 from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.reports.terminal_chart import span

@@ -10,16 +10,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stagedb.api import Stagedb
-from stagedb.api.graph_paths import FAR, FARTHEST, ShortestPath, types_between
 from stagedb.api.neighbourhood import (
+    FAR,
+    FARTHEST,
     MANY,
     MOST_FOUND,
     GraphEdge,
     GraphNode,
     NeighbourKind,
+    ShortestPath,
     SubGraph,
     can_open,
     parts_of,
+    types_between,
 )
 from stagedb.files import printable
 from stagedb.reports.page_frame import as_json

@@ -6,7 +6,7 @@ from typing import Any
 
 from stagedb.api import Stagedb
 from stagedb.api.model_names import card_source
-from stagedb.api.programs import graph_of
+from stagedb.api.wanted_instances import graph_of
 from stagedb.lowering import IndexedGraph, Program, lower
 from stagedb.models import Card
 from stagedb.plans import typed_words

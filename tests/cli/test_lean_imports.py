@@ -14,7 +14,13 @@ HEAVY = (
         "stagedb.frameworks.profiles",
         "stagedb.frameworks.engines.engine",
     ),
-    *("stagedb.store.schema", "stagedb.api.run_systems", "stagedb.api.html_tables", "stagedb.traces", "stagedb.graphs"),
+    *(
+        "stagedb.store.schema",
+        "stagedb.api.answer_hints",
+        "stagedb.api.result_parts",
+        "stagedb.traces",
+        "stagedb.graphs",
+    ),
 )
 """What none of these modules needs before there is a row to show."""
 

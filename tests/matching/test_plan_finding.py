@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
+from stagedb.api.answer_hints import other_system
 from stagedb.api.client import Stagedb
 from stagedb.api.importing import trace_files
-from stagedb.api.run_systems import other_system
 from stagedb.lowering import program_of
 from stagedb.models import Card
 from stagedb.plans import Plan

@@ -10,8 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.api.graph_paths import types_between
-from stagedb.api.neighbourhood import MOST_OPEN
+from stagedb.api.neighbourhood import MOST_OPEN, types_between
 from stagedb.errors import UsageError
 from stagedb.serve.explore_scene import Scene
 from stagedb.serve.node_facts import with_unit

@@ -9,7 +9,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.api.forward_flops import forward_flops
-from stagedb.api.request_room import RequestWords
+from stagedb.api.memory_rows import RequestWords
 from stagedb.errors import UsageError
 from stagedb.graphs.model_graph import build_graph, on_one_rank
 from stagedb.models import Card, load_card

@@ -1,25 +1,31 @@
-"""The verbs on runs that were imported, of `Stagedb`."""
+"""The verbs of `Stagedb` on what a store keeps in addition to plans: runs, searches, summaries and jobs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stagedb.api import catalog
 from stagedb.api.python_words import all_for_python
-from stagedb.api.results import Rows, RunInfo
+from stagedb.api.results import Rows, RunInfo, Searched
+from stagedb.lazy_names import deferred
 from stagedb.store import Store
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from stagedb.api.calibrating import CalibratedSystem
     from stagedb.api.iterations import SeenIterations
-    from stagedb.api.matching import MatchedRun
+    from stagedb.api.jobs import JobInfo
+    from stagedb.api.matching import CalibratedSystem, MatchedRun
+    from stagedb.api.plan_comparison import PlanComparison
     from stagedb.api.plan_keywords import PlanWords
+    from stagedb.api.plan_summaries import SavedSummary
     from stagedb.api.run_views import ExportedRun, ViewedRun
     from stagedb.models import Card
+    from stagedb.reports.plan_summary import PlanSummary
     from stagedb.runs.stored_run import RunWhatIf
     from stagedb.systems.system import System
+
+# The verbs on runs that were imported, of `Stagedb`.
 
 
 @all_for_python
@@ -184,9 +190,9 @@ class RunVerbs:
         name: of the system. Raises UsageError for a run without a match or with fewer ops than its plan, for runs
         without matmuls, and for runs that are faster than the base can be.
         """
-        from stagedb.api import calibrating
+        from stagedb.api import matching
 
-        return calibrating.calibrated(self.store, runs, base, predict, framework, name)
+        return matching.calibrated(self.store, runs, base, predict, framework, name)
 
     def run_ops(self, run: str, /) -> Rows:
         """The ops of a run that was imported, a row for each op of each rank; times in ns from the run's begin.
@@ -207,3 +213,137 @@ class RunVerbs:
         from stagedb.api import run_views
 
         return run_views.run_collectives(self.store, run)
+
+
+# The verbs on searches that a store keeps, of `Stagedb`.
+
+if TYPE_CHECKING:
+    from stagedb.api import jobs, searching
+    from stagedb.api.searching import Report, Systems
+    from stagedb.models import Card
+else:
+    # A listing or a query runs without these two modules, which take long to import.
+    jobs, searching = deferred("stagedb.api.jobs", "stagedb.api.searching")
+
+
+@all_for_python
+class SearchVerbs:
+    """The verbs of `Stagedb` on searches. store: the connection."""
+
+    store: Store
+
+    def search(
+        self,
+        model: "str | Card",
+        ranks: Sequence[int],
+        system: "Systems" = None,
+        *,
+        allow: Sequence[str] | None = None,
+        room: int | None = None,
+        by: str = "step",
+        where: str = "",
+        top: int = 5,
+        seconds: float | None = None,
+        prices: Mapping[str, float] | None = None,
+        watts: Mapping[str, float] | None = None,
+        framework: str | None = None,
+        progress: "Report | None" = None,
+        words: Mapping[str, Any] | None = None,
+        shard: str | None = None,
+        on: str | None = None,
+        compare: Mapping[str, Any] | None = None,
+    ) -> Searched:
+        """`stagedb.search`, whose result the store keeps: every candidate is a node, and the best lead to instances.
+
+        The arguments are those of `stagedb.search`. The same search is read from the store if it is there. One that was
+        stopped, or that ended before all plans were tried, goes on with what it has. shard: which part of the search
+        this call searches, such as `3/8` for the third of eight; the result is what all finished shards have found, and
+        the whole search when they all are. on: the address of a Ray cluster; its machines need no store.
+        compare: words of a plan that is compared with the best one.
+        """
+        asked = searching.SearchAsked.of(
+            model, ranks, system, allow, room, by, where, top, prices, watts, framework, words
+        )
+        with jobs.shown(self.store, "search", model, "plans") as job:
+            watched = jobs.watched(job, progress)
+            found = searching.search_in(self.store, asked, seconds, watched, shard, on, compare)
+            job.about("search", found.id)
+            return found
+
+    def searched(self, search: str | None = None, /) -> Searched:
+        """A search of the store with its candidates. search: its id, or the start of it; the newest by default."""
+        return searching.searched_in(self.store, search)
+
+
+# The verbs on summaries of plans, plans next to each other, and jobs, of `Stagedb`.
+
+
+@all_for_python
+class SummaryVerbs:
+    """The verbs of `Stagedb` on summaries of plans, comparisons of plans, and jobs. store: the connection."""
+
+    store: Store
+
+    def jobs(self) -> "list[JobInfo]":
+        """The newest exports, imports, searches and profiles of all users: those that run first, the newest first.
+
+        The store keeps 200 that took longer than a second. One without a sign of life for a minute was lost.
+        """
+        from stagedb.api import jobs
+
+        return jobs.jobs(self.store)
+
+    def plan_summary(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        tokens: int | str | None = None,
+        price_hour: float | str | None = None,
+        watts: float | str | None = None,
+        price_kwh: float | str | None = None,
+    ) -> "PlanSummary":
+        """A plan on a page: its step, memory, days, price, energy, the expected error, and what it was compared with.
+
+        target: a profile, or an instance with one, by id or name; the newest instance by default. tokens: to train on,
+        such as `15T`. price_hour: of an accelerator and hour. watts: that an accelerator takes. price_kwh: of a kWh.
+        Nothing has a price by default. Writes nothing.
+        """
+        from stagedb.api import plan_summaries
+        from stagedb.reports.plan_summary import PlanPrices
+
+        prices = PlanPrices.of({"tokens": tokens, "price_hour": price_hour, "watts": watts, "price_kwh": price_kwh})
+        return plan_summaries.plan_summary(self.store, target, prices)
+
+    def save_summary(
+        self,
+        target: str | None = None,
+        /,
+        *,
+        tokens: int | str | None = None,
+        price_hour: float | str | None = None,
+        watts: float | str | None = None,
+        price_kwh: float | str | None = None,
+        out: Path | str | None = None,
+        force: bool = False,
+    ) -> "SavedSummary":
+        """Write the same as a PDF.
+
+        target, tokens, price_hour, watts, price_kwh: as in `plan_summary`. out: the file (`./NAME-RANKS.pdf` if not
+        given). force: replace a PDF of this name.
+        """
+        from stagedb.api import plan_summaries
+        from stagedb.reports.plan_summary import PlanPrices
+
+        prices = PlanPrices.of({"tokens": tokens, "price_hour": price_hour, "watts": watts, "price_kwh": price_kwh})
+        return plan_summaries.save_summary(self.store, target, prices, out, force)
+
+    def compare(self, *words: str) -> "PlanComparison":
+        """2 to 8 instances or profiles next to each other: plans, terms of the step, memory by category, work.
+
+        words: ids or names. Instances have the times of their newest profiles, if all have one on one system. Writes
+        nothing. Raises UsageError for unknown words, and for kinds that do not go together.
+        """
+        from stagedb.api import plan_comparison
+
+        return plan_comparison.compare(self.store, words)

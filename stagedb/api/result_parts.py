@@ -1,8 +1,11 @@
-"""Results as HTML, for notebooks. Everything is escaped: a store may have any text."""
+"""Parts of results: tables as HTML, and where the time of a run goes in words."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
+
+# Results as HTML, for notebooks. Everything is escaped: a store may have any text.
 
 ROWS = 60
 """Rows of a table; a line counts the rest."""
@@ -30,3 +33,30 @@ def _cell(value: Any) -> str:
         return f'<td style="text-align:right">{text}</td>'
     text = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return f'<td style="text-align:left">{escape(text)}</td>'
+
+
+# Where the time of a run goes, in words.
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """Where the time of a run goes, as of `RunInfo`. step, busy, exposed, unexplained, launching: in ns."""
+
+    step: int
+    busy: int
+    exposed: int
+    unexplained: int
+    launching: int
+
+    @property
+    def spent(self) -> str:
+        """How a rank spends its time, in the mean, such as `computes or copies 46.2%, only communicates …`."""
+        idle = self.step - self.busy - self.exposed
+        parts = (("computes or copies", self.busy), ("only communicates", self.exposed), ("does nothing", idle))
+        return ", ".join(f"{what} {ns / self.step:.1%}" for what, ns in parts)
+
+    @property
+    def gaps(self) -> str:
+        """What the critical path has besides ops, as shares of the run: waits for the host, and other gaps."""
+        host, other = self.launching / self.step, self.unexplained / self.step
+        return f"waits for the host to launch {host:.1%}, other gaps {other:.1%}"
