@@ -1,16 +1,64 @@
 """`models`: the library of model cards."""
 
-from collections.abc import Mapping
-from typing import Annotated
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from string import ascii_lowercase, ascii_uppercase
+from typing import Annotated, Any
 
 import typer
 
 from stagedb.cli import completion
-from stagedb.cli.block_chart import draw_blocks
-from stagedb.cli.layer_chart import draw_layers
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups, print_line
 from stagedb.errors import UsageError
+
+# The own blocks of a model for a terminal: a line for each step, with the axes that it makes.
+
+WIDTH = 80
+
+
+def draw_blocks(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Lines of at most 80 columns: each block with its parameters, then its steps. `/tp` marks an axis that tp cuts."""
+    lines = []
+    for block, rows in groupby(steps, key=lambda step: step["block"]):
+        own = list(rows)
+        parameters = {name: text for step in own for name, text in step["parameters"].items()}
+        text = "; ".join(f"{name} ({axes})" for name, axes in parameters.items())
+        lines += textwrap.wrap(f"{block}, with the parameters {text}" if text else block, WIDTH, subsequent_indent="  ")
+        wide = max(len(step["step"]) for step in own)
+        for step in own:
+            made = " ".join(f"{axis}/tp" if axis == step["tp"] else axis for axis in step["axes"])
+            summed = f", a sum over {step['tp']}/tp" if step["tp"] and step["tp"] not in step["axes"] else ""
+            word = step["operator"] if step["argument"] is None else f"{step['operator']} {step['argument']}"
+            if step["operator"] == "einsum":
+                word = "einsum"
+            text = f"  {step['step']:<{wide}} = {word} of {', '.join(step['of'])}: {made}{summed}"
+            lines += textwrap.wrap(text, WIDTH, subsequent_indent=" " * (wide + 5))
+    return "\n".join(lines)
+
+
+# The layers of a model for a terminal: a letter for each layer, and what the letters mean.
+
+MARKS = ascii_lowercase + ascii_uppercase
+A_LINE = 60
+"""Layers of a line."""
+
+
+def draw_layers(kinds: Sequence[Mapping[str, Any]]) -> str:
+    """Lines of at most 80 columns: the layers in forward order, 60 a line, then the parts of each kind."""
+    marks = dict(zip((each["kind"] for each in kinds), MARKS, strict=False))
+    at = {number: marks.get(each["kind"], "?") for each in kinds for number in each["numbers"]}
+    layers = "".join(at[number] for number in sorted(at))
+    lines = ["layers, from the first one on:"]
+    lines += [f"  {start:>4}  {layers[start : start + A_LINE]}" for start in range(0, len(layers), A_LINE)]
+    for each in kinds:
+        words = ", ".join(f"{name} {value}" for name, value in each["words"].items())
+        parts = f"{each['mixer']}, then {each['channel_mixer']} ({each['residual']})"
+        count = f"{len(each['numbers'])} x" if each["numbers"] else "further tokens:"
+        text = f"{marks.get(each['kind'], '?')}  {count} {each['kind']}: {parts}"
+        lines += textwrap.wrap(text + (f"; {words}" if words else ""), WIDTH, subsequent_indent="   ")
+    return "\n".join(lines)
 
 
 @option_groups

@@ -1,7 +1,7 @@
 """The options that describe a graph and a plan, from the words that `stagedb.plans.aspects` declares."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,9 @@ import typer
 from stagedb.cli import completion
 from stagedb.cli.help_groups import WORDS
 from stagedb.errors import UsageError
-from stagedb.files import nearest, shown
+from stagedb.files import nearest, path_text, shown
 from stagedb.frameworks.engines.names import ENGINES
-from stagedb.mentions import OPTIONS, Options, Word, shown_in
+from stagedb.mentions import OPTIONS, Options, Word, shown_in, value_text
 from stagedb.plans.aspects import GRAPH_WORDS, PLAN_WORDS, PlanWord
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ class _Given:
 
         if self.plan is None or engine_file(self.plan) is not None:
             return OPTIONS
-        from stagedb.cli.plan_file_keys import PlanFileKeys
 
         return PlanFileKeys(self.plan, self._given().keys())
 
@@ -144,3 +143,33 @@ if TYPE_CHECKING:
 else:
     GraphFlags = _options("GraphFlags", GRAPH_WORDS)
     PlanFlags = _options("PlanFlags", PLAN_WORDS)
+
+# Messages about a plan whose words are in a file: keys of that file in place of options.
+
+
+@dataclass(frozen=True)
+class PlanFileKeys(Options):
+    """Keys of a plan's file, `tp: 4`; options for words that the command line gives, and for others than a plan's."""
+
+    file: Path
+    given: Set[str]
+
+    def word(self, word: Word) -> str:
+        """`tp: 4`, with the marks of code; the name alone without a value."""
+        if word.name not in PLAN_WORDS or word.name in self.given:
+            return super().word(word)
+        if word.value is None:
+            return word.name
+        return f"`{word.name}: {str(word.value).lower() if isinstance(word.value, bool) else value_text(word.value)}`"
+
+    def words(self, words: tuple[Word, ...]) -> str:
+        """Words as keys of a file, such as `tp: 4, pp: 2`. words: with their values."""
+        return ", ".join(map(self.word, words))
+
+    def whole(self, text: str, message: str) -> str:
+        """The message after the file's name, if it names keys of the file.
+
+        text: the message in the file's words. message: as the core has it.
+        """
+        place = path_text(self.file)
+        return text if place in text or text == shown_in(OPTIONS, message) else f"{place}: {text}"

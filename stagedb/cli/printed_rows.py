@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -15,13 +16,186 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import typer
 
 from stagedb.cli.help_groups import ROWS
-from stagedb.cli.shown_units import shown_column
-from stagedb.cli.table_layout import GAP, TableLayout, fit, in_plain_lines, wrapped
 from stagedb.errors import UsageError
 from stagedb.files import csv_text, json_lines, json_text, plain_cell, printable, readable_cell, write_whole
 
 if TYPE_CHECKING:
     from stagedb.api import Provenance
+
+# The columns of a table that fit into a terminal, and their widths.
+#
+# Numbers and headers are never broken. Columns of texts get narrower first, and wrap between words. If that is not
+# enough, columns are left out: those that hold the answer of the table remain longest. Before one of the most important
+# is left out, long names such as `FSDP::post_backward_reduce` are broken after `::`, `/` and `_`. The first column
+# always remains, with a second one if its texts can be broken.
+
+GAP = 2
+"""Spaces between two columns."""
+
+_LONGEST_WORD = 40
+"""A longer word may be broken."""
+
+_NARROWEST = 8
+"""Characters of a column whose words are broken so that it can be there."""
+
+
+_MOST_IMPORTANT = 6
+"""Columns for which names are broken: rows with many broken ones are hard to read."""
+
+_PART = re.compile(r"\s+|[^\s:/_]*[:/_]+|[^\s:/_]+")
+"""A part of a text after which a line may end."""
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """kept: numbers of the columns that are shown. widths: the characters of each of them.
+
+    in_parts: whether their names are broken after `::`, `/` and `_`.
+    """
+
+    kept: tuple[int, ...]
+    widths: tuple[int, ...]
+    in_parts: bool = False
+
+
+def fit(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    room: int,
+    keep: Sequence[str] = (),
+) -> TableLayout:
+    """The layout of a table in `room` characters.
+
+    cells: rows of texts. numeric: columns that never wrap. keep: names of the columns that hold the answer, the most
+    important first; the others are left out before them, the last ones first.
+    """
+    most = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
+    least = [
+        width if numeric[at] else max([len(columns[at]), *(_longest_word(row[at]) for row in cells)])
+        for at, width in enumerate(most)
+    ]
+    # A cell may have a megabyte: a column never needs more than the terminal has.
+    most = [max(need, min(width, room)) for need, width in zip(least, most, strict=True)]
+    kept = list(range(len(columns)))
+    in_parts = False
+    while len(kept) > 1 and _total([least[at] for at in kept]) > room:
+        if not in_parts and {columns[at] for at in kept[1:]} <= {*keep[:_MOST_IMPORTANT]}:
+            in_parts = True
+            for at in kept:
+                if not numeric[at]:
+                    least[at] = max([len(columns[at]), *(_longest_part(row[at]) for row in cells)])
+            continue
+        if len(kept) == 2 and not numeric[kept[1]] and room - least[0] - GAP >= max(_NARROWEST, len(columns[kept[1]])):
+            # The first column alone would be of no use, so the second one stays, with its long words broken.
+            least[kept[1]] = room - least[0] - GAP
+            break
+        kept.remove(max(kept[1:], key=lambda at: _dispensable(columns[at], at, keep)))
+    widths = {at: most[at] for at in kept}
+    while _total(list(widths.values())) > room:
+        widest = max(kept, key=lambda at: widths[at] - least[at])
+        if widths[widest] == least[widest]:
+            break
+        widths[widest] -= 1
+    return TableLayout(tuple(kept), tuple(widths[at] for at in kept), in_parts)
+
+
+def wrapped(text: str, width: int) -> str:
+    """A text in lines of a width, which end between words and after the marks in names."""
+    lines = [""]
+    for part in _PART.findall(text):
+        if lines[-1] and len(lines[-1].rstrip()) + len(part.rstrip()) > width:
+            lines[-1] = lines[-1].rstrip()
+            lines.append("")
+            part = part.lstrip()
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def in_plain_lines(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    layout: TableLayout,
+    bold: bool = False,
+) -> str | None:
+    """The lines of a table in which each cell has one, without the library for all others, which loads slowly.
+
+    None for a table with cells that wrap, or with characters that may be wider than one column. columns, cells,
+    numeric: as in `fit`. layout: what it returned. bold: the heads are bold on a terminal.
+    """
+    lines = []
+    for row in (columns, *cells):
+        texts = []
+        for at, width in zip(layout.kept, layout.widths, strict=True):
+            text = row[at]
+            if len(text) > width or not text.isascii() or not text.isprintable():
+                return None
+            texts.append(text.rstrip().rjust(width) if numeric[at] else text.ljust(width))
+        lines.append((" " * GAP).join(texts).rstrip())
+    if bold:
+        lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _dispensable(name: str, at: int, keep: Sequence[str]) -> tuple[bool, int]:
+    """How early a column is left out: the highest goes first."""
+    return (False, keep.index(name)) if name in keep else (True, at)
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _longest_word(text: str) -> int:
+    return min(_LONGEST_WORD, max(map(len, text.split()), default=0))
+
+
+def _longest_part(text: str) -> int:
+    return min(_LONGEST_WORD, max((len(part.rstrip()) for part in _PART.findall(text)), default=0))
+
+
+# Columns of exact integers as people read them in a table: ns as ms, bytes as GB, ratios in percent.
+
+_SCALES: dict[str, tuple[tuple[float, str], ...]] = {
+    "ns": ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")),
+    "B": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1, "B")),
+    "B/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")),
+    "flop": ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1, "FLOP")),
+    "tokens/s": ((1, "tokens/s"),),
+}
+"""For each unit of a column the units of people, the largest first. A column has one for all its rows."""
+
+
+def shown_column(name: str, unit: str | None, values: Sequence[Any]) -> tuple[str, list[str]] | None:
+    """The head of a column with its unit, and its cells; None for a column that is shown as it is.
+
+    unit: the column's unit, as in a statement's header. name: of the column. values: of its cells.
+    """
+    numbers = [value for value in values if value is not None]
+    if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
+        return None
+    if unit == "ratio":
+        return f"{name} %", [_text(None if value is None else 100 * value, 1) for value in values]
+    scales = _SCALES.get(unit or "")
+    if scales is None:
+        return None
+    if name == unit:
+        name = "time" if unit == "ns" else "size"
+    largest = max(abs(value) for value in numbers)
+    scale, word = next((each for each in scales if largest >= each[0]), scales[-1])
+    digits = 0 if scale == 1 and all(float(value).is_integer() for value in numbers) else 3 if scale > 1 else 1
+    return f"{name} {word}", [_text(None if value is None else value / scale, digits) for value in values]
+
+
+def _text(value: float | None, digits: int) -> str:
+    if value is None:
+        return ""
+    least = 10.0**-digits
+    if 0 < abs(value) < least / 2:
+        return f"<{least:.{digits}f}" if value > 0 else f">-{least:.{digits}f}"
+    return f"{value:,.{digits}f}"
+
 
 NO_UNITS: Mapping[str, str] = {}
 

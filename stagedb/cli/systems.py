@@ -1,14 +1,13 @@
 """`systems`: the presets of accelerators and networks, and systems that are made from measurements."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 from stagedb.cli import completion
-from stagedb.cli.curve_chart import draw_curves
 from stagedb.cli.help_groups import OWN
 from stagedb.cli.printed_rows import Output, RowFormat
 from stagedb.cli.shared_options import Common, option_groups
@@ -16,6 +15,27 @@ from stagedb.errors import UsageError
 from stagedb.files import make_directory, path_text, shown
 from stagedb.frameworks.profiles import FRAMEWORK_NAMES
 from stagedb.mentions import Word
+
+# The curves of a system's tables for a terminal: a bar for each size.
+
+BAR = 20
+"""Columns of a bar at the whole peak."""
+
+
+def draw_curves(points: Sequence[Mapping[str, Any]]) -> str:
+    """A block of lines for each table, of at most 80 columns: size, rate, and its share of the peak as a bar."""
+    lines: list[str] = []
+    drawn = None
+    for point in points:
+        table = point["operator"], point["dtype"]
+        if table != drawn:
+            whole = "bandwidth" if point["unit"] == "GB/s" else "peak"
+            lines += ["", f"{point['operator']} {point['dtype']}: {point['unit']}, share of the {whole}"]
+            drawn = table
+        share = min(point["share"], 1.0)
+        bar = "█" * round(share * BAR)
+        lines.append(f"  {point['size']:<36} {point['rate']:>8,.5g} {bar:<{BAR}} {point['share']:>5.0%}")
+    return "\n".join(lines[1:])
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from stagedb.api import model_blocks, model_flops, model_layers, models
-from stagedb.cli.block_chart import draw_blocks
-from stagedb.cli.layer_chart import draw_layers
+from stagedb.cli.models import draw_blocks, draw_layers
 from tests.cli.conftest import Run
 from tests.models.own_blocks import FOLDER
 from tests.models.test_deepseek_v4 import FLASH

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagedb.cli.printed_rows import Output, RowFormat, render
-from stagedb.cli.shown_units import shown_column
-from stagedb.cli.table_layout import wrapped
+from stagedb.cli.printed_rows import Output, RowFormat, render, shown_column, wrapped
 from stagedb.errors import StagedbError, UsageError
 from stagedb.store import load
 

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from stagedb.cli.printed_rows import _has_bold, _in_rich_lines
-from stagedb.cli.table_layout import fit, in_plain_lines
+from stagedb.cli.printed_rows import _has_bold, _in_rich_lines, fit, in_plain_lines
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -8,7 +8,7 @@ import yaml
 
 from stagedb import api
 from stagedb.api.python_words import KEYWORDS
-from stagedb.cli.plan_file_keys import PlanFileKeys
+from stagedb.cli.plan_options import PlanFileKeys
 from stagedb.errors import StagedbError, UsageError
 from stagedb.mentions import OPTIONS, Word, call, shown_in
 from stagedb.plans import Plan
