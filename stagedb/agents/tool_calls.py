@@ -17,8 +17,7 @@ from stagedb.agents.run_tools import RUN_TOOLS
 from stagedb.agents.store_tools import STORE_TOOLS
 from stagedb.errors import StagedbError
 from stagedb.files import printable, shown
-from stagedb.serve.hidden_failures import hidden, traceback_of
-from stagedb.serve.shared_store import SharedStore
+from stagedb.serve.shared_store import SharedStore, hidden, traceback_of
 from stagedb.store.failures import ConnectionLost
 
 AGENT_TOOLS: Final[Mapping[str, AgentTool[Any]]] = {

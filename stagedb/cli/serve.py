@@ -37,7 +37,7 @@ def serve(
     token names, tags, notes and removes things; without such a token nobody does. Ctrl-C ends the server.
     """
     from stagedb.serve import Limits, application, listen
-    from stagedb.serve.tokens import find_writer_token
+    from stagedb.serve.access import find_writer_token
 
     limits, wanted = Limits(timeout=timeout, rows=rows), place.listening()
     writer = find_writer_token(writer_token_file)

@@ -1,7 +1,8 @@
 """The answer to a query on a page: as a table, a chart or its plan, as files, and as a drawing on the page Explore."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, Protocol
 
 from starlette.requests import Request
@@ -9,11 +10,145 @@ from starlette.responses import Response
 
 from stagedb.api import Rows, Stagedb
 from stagedb.errors import UsageError
+from stagedb.files import printable, shown
+from stagedb.reports.page_parts import LinearScale, percent
 from stagedb.serve import page_frames
-from stagedb.serve.answer_chart import can_chart, chart_of
-from stagedb.serve.downloads import FORMATS, file_of, format_of
 from stagedb.serve.list_pages import number_of
-from stagedb.serve.page_frames import address, cell, cells, named
+from stagedb.serve.page_frames import FORMATS, address, cell, cells, file_of, format_of, named
+
+# Two columns of an answer as a chart: a bar for each row, or a line. Inline SVG without styles and scripts.
+
+KINDS = ("bars", "line")
+BARS = 100
+"""Bars of a chart, at most."""
+LABEL = 40
+"""Characters of a bar's name."""
+PLOT = 1000
+"""The size of a line's own coordinates, which the page stretches."""
+
+
+@dataclass(frozen=True)
+class AnswerBar:
+    """A row: its name, where its bar begins and how long it is, as shares of the width, and its value."""
+
+    name: str
+    start: str
+    length: str
+    value: str
+
+
+@dataclass(frozen=True)
+class AnswerChart:
+    """A chart of columns x and y. numeric: columns that may be y. left_out: rows that it does not have."""
+
+    kind: str
+    x: str
+    y: str
+    columns: Sequence[str]
+    numeric: Sequence[str]
+    bars: Sequence[AnswerBar]
+    line: str
+    left_out: int
+
+
+def can_chart(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether a column has numbers."""
+    return bool(_numeric(columns, rows))
+
+
+def chart_of(found: Rows, words: Mapping[str, str]) -> AnswerChart:
+    """The chart that an address asks for with `x`, `y` and `chart`.
+
+    Without them, x is the first column without numbers, or the first one, and y another one of numbers, the most
+    important one. Raises UsageError for unknown words, and for an answer without numbers.
+    """
+    columns, rows = found.columns, found.rows
+    numeric = sorted(_numeric(columns, rows), key=lambda name: name not in found.keep)
+    if not numeric:
+        raise UsageError("a chart needs a column of numbers, and this answer has none: look at its table")
+    names = [name for name in columns if name not in numeric] or columns[:1]
+    x = _chosen(named(words, "x"), columns, "a column") or names[0]
+    y = _chosen(named(words, "y"), numeric, "a column of numbers") or next((n for n in numeric if n != x), numeric[0])
+    at_x, at_y = columns.index(x), columns.index(y)
+    pairs = [(row[at_x], float(row[at_y])) for row in rows if _is_number(row[at_y])]
+    kind = _chosen(named(words, "chart"), KINDS, "a chart") or ("line" if _is_long_curve(pairs) else "bars")
+    drawn = pairs[:BARS] if kind == "bars" else pairs
+    bars = _bars(drawn) if kind == "bars" else []
+    line = _line(drawn, x, y) if kind == "line" else ""
+    return AnswerChart(kind, x, y, list(columns), numeric, bars, line, len(rows) - len(drawn))
+
+
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    found = []
+    for at, name in enumerate(columns):
+        values = [row[at] for row in rows if row[at] is not None]
+        if values and all(_is_number(value) for value in values):
+            found.append(name)
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def _chosen(word: str | None, known: Sequence[str], what: str) -> str | None:
+    if word is not None and word not in known:
+        raise UsageError(f"{shown(word)} is not {what} of this answer: it has {', '.join(known)}")
+    return word
+
+
+def _is_long_curve(pairs: Sequence[tuple[Any, float]]) -> bool:
+    return len(pairs) > BARS and all(_is_number(x) for x, _ in pairs)
+
+
+def _bars(pairs: Sequence[tuple[Any, float]]) -> list[AnswerBar]:
+    low, high = min(0.0, *(y for _, y in pairs)), max(0.0, *(y for _, y in pairs))
+    whole = high - low or 1.0
+    return [
+        AnswerBar(_short(x), percent(min(y, 0.0) - low, whole), percent(abs(y), whole), cell(_plain(y)).text)
+        for x, y in pairs
+    ]
+
+
+def _line(pairs: Sequence[tuple[Any, float]], x_name: str, y_name: str) -> str:
+    numbers = all(_is_number(x) for x, _ in pairs)
+    ordered = sorted(pairs, key=lambda pair: float(pair[0])) if numbers else list(pairs)
+    places = [float(x) if numbers else float(at) for at, (x, _) in enumerate(ordered)]
+    x = LinearScale(min(places), max(places))
+    y = LinearScale(min(0.0, *(value for _, value in ordered)), max(value for _, value in ordered) or 1.0)
+    parts = []
+    for tick in y.ticks():
+        up = percent(1 - y.at(tick), 1)
+        parts.append(f'<line class="grid" x1="0" x2="100%" y1="{up}" y2="{up}"/>')
+        parts.append(f'<text x="0" y="{up}" dy="-3">{escape(cell(_plain(tick)).text)}</text>')
+    points = " ".join(
+        f"{PLOT * x.at(place):.1f},{PLOT * (1 - y.at(value)):.1f}"
+        for place, (_, value) in zip(places, ordered, strict=True)
+    )
+    parts.append(
+        f'<svg viewBox="0 0 {PLOT} {PLOT}" preserveAspectRatio="none" width="100%" height="100%">'
+        f'<polyline class="curve" points="{points}"/></svg>'
+    )
+    for place, (name, value) in zip(places, ordered, strict=True):
+        title = escape(f"{_short(name)}: {cell(_plain(value)).text}")
+        at = f'cx="{percent(x.at(place), 1)}" cy="{percent(1 - y.at(value), 1)}"'
+        parts.append(f'<circle class="point" {at} r="3"><title>{title}</title></circle>')
+    first, last = escape(_short(ordered[0][0])), escape(_short(ordered[-1][0]))
+    label = escape(f"{y_name} along {x_name}", quote=True)
+    return (
+        f'<div class="plot"><svg role="img" aria-label="{label}">{"".join(parts)}</svg></div>'
+        f'<p class="ends"><span>{first}</span><span>{escape(x_name)}</span><span>{last}</span></p>'
+    )
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _short(value: Any) -> str:
+    text = printable(cell(value).text, kept="")
+    return text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
+
 
 SHOWN = 500
 """Rows of an answer on a page. Downloads have more."""

@@ -9,8 +9,7 @@ from starlette.types import ASGIApp
 
 from stagedb.errors import UsageError
 from stagedb.files import is_there
-from stagedb.serve.access import AccessRules, is_loopback, names_of
-from stagedb.serve.tokens import find_token
+from stagedb.serve.access import AccessRules, find_token, is_loopback, names_of
 
 
 @dataclass(frozen=True)

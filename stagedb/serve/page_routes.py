@@ -3,9 +3,14 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -13,19 +18,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from stagedb.api import Stagedb
+from stagedb.api import Stagedb, lookup, overview
+from stagedb.errors import StagedbError
 from stagedb.serve import (
     compare_page,
-    cypher_page,
-    health,
+    explore_page,
     home_pages,
     instance_pages,
-    job_pages,
     list_pages,
     memory_page,
     page_frames,
@@ -34,16 +38,190 @@ from stagedb.serve import (
     run_pages,
     search_pages,
     step_pages,
-    subgraph_page,
-    summary_pages,
     team_pages,
     write_pages,
 )
 from stagedb.serve.access import WRITER, WRITER_COOKIE, AccessGate, AccessRules, form_words, given_token
-from stagedb.serve.first_pages import make_first_pages
-from stagedb.serve.recent_answers import RecentAnswers
 from stagedb.serve.shared_store import KeptResults, SharedStore
 from stagedb.store.recent_rows import RecentRows
+
+# Whether the server and its store answer: for the health check of a container or a proxy, which has no token.
+
+PATH = "/health"
+ASKED_AGAIN = 5.0
+"""Seconds after which the store is asked again: whoever has no token cannot keep it busy."""
+
+
+class StoreHealth:
+    """Whether a store answers, asked at most once in `ASKED_AGAIN` seconds."""
+
+    def __init__(self, shared: SharedStore) -> None:
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._asked: float | None = None
+        self._answers = False
+
+    def answer(self, request: Request) -> Response:
+        """200 `ok`, or 503 if the store does not answer. Nothing of the store, and no error, is shown."""
+        del request
+        with self._lock:
+            now = time.monotonic()
+            if self._asked is None or now - self._asked > ASKED_AGAIN:
+                self._answers = self._ask()
+                self._asked = time.monotonic()
+            answers = self._answers
+        if answers:
+            return PlainTextResponse("ok\n")
+        return PlainTextResponse("the store does not answer\n", 503)
+
+    def _ask(self) -> bool:
+        try:
+            self._shared.read(lambda db: db.store.version())
+        except StagedbError:
+            return False
+        return True
+
+
+# Pages that were just made: readers who ask for one at the same time, or a moment later, get the same.
+
+MOST = 256
+"""Pages that are kept."""
+LARGEST = 2_000_000
+"""Bytes of a page that is kept."""
+
+
+class RecentAnswers:
+    """Answers by key, each shown to other readers for some seconds. Concurrent requests for one key make it once."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._kept: OrderedDict[Hashable, tuple[float, Response]] = OrderedDict()
+        self._making: dict[Hashable, asyncio.Task[Response]] = {}
+
+    async def get(self, key: Hashable, compute: Callable[[], Awaitable[Response]]) -> Response:
+        """The answer of a key, computed if it is not kept.
+
+        An error or a streamed answer is for the one who asked alone. compute: makes the answer.
+        """
+        kept = self._kept.get(key)
+        if kept is not None and self._clock() - kept[0] < self._seconds:
+            return kept[1]
+        making = self._making.get(key)
+        if making is None:
+            making = self._making[key] = asyncio.ensure_future(self._make(key, compute))
+            # A reader who leaves does not end what others wait for.
+            return await asyncio.shield(making)
+        try:
+            answer = await asyncio.shield(making)
+        except Exception:  # noqa: BLE001 - the one who asked first has it; the next one may succeed
+            return await compute()
+        if isinstance(answer, StreamingResponse):
+            # A streamed page serves one reader. Its parts are kept soon, so that this reader gets a whole page.
+            return await self.get(key, compute)
+        return answer if _shareable(answer) else await compute()
+
+    def clear(self) -> None:
+        """Forget all, as the store has changed: what is being made now, too, which may have read what was before."""
+        self._kept.clear()
+        self._making.clear()
+
+    async def _make(self, key: Hashable, compute: Callable[[], Awaitable[Response]]) -> Response:
+        me = asyncio.current_task()
+        try:
+            answer = await compute()
+            if _shareable(answer) and self._making.get(key) is me:
+                self._kept[key] = (self._clock(), answer)
+                self._kept.move_to_end(key)
+                while len(self._kept) > MOST:
+                    self._kept.popitem(last=False)
+            return answer
+        finally:
+            if self._making.get(key) is me:
+                del self._making[key]
+
+
+def _shareable(answer: Response) -> bool:
+    """Whether an answer can be sent more than once, and is worth it."""
+    whole = not isinstance(answer, StreamingResponse | FileResponse)
+    return whole and answer.status_code in (200, 303) and len(answer.body) <= LARGEST
+
+
+# Pages that a server makes before anybody asks for them, so that its first reader waits no longer than later ones.
+#
+# A store plans a query when it is first asked, which takes a Neo4j server tenths of a second each.
+
+FIRST_PAGES = ("/", "/list/instances", "/list/profiles", "/cypher", "/lookup?text=stagedb")
+OTHERS = ("/find", "/queries", "/log", "/list/graphs", "/list/searches", "/list/runs", "/jobs", "/explore", "/models")
+"""Pages that are made last."""
+AWAY = 503
+"""The status of a page whose store does not answer."""
+
+
+async def make_first_pages(app: Starlette) -> None:
+    """Make the first pages, those of the newest thing of each kind, and all other lists, one after the other.
+
+    It ends where the store is away: the page of a reader names that.
+    app: the application, whose state has the connection as `shared`.
+    """
+    shared: SharedStore = app.state.shared
+    for address in FIRST_PAGES:
+        if await _status(app, address) == AWAY:
+            return
+    for address in (*await run_in_threadpool(lambda: shared.read(_newest)), *OTHERS):
+        if await _status(app, address) == AWAY:
+            return
+
+
+def _newest(db: Stagedb) -> Sequence[str]:
+    """The addresses of the newest thing of each kind, of the memory of an instance, and of the plans of a model.
+
+    The instance is that of the newest profile, whose pages ask for more than those of one without profiles.
+    """
+    found = overview.overview(db.store, sys.maxsize)  # the newest thing of a kind may be older than all of another
+    newest: dict[str, str] = {}
+    for each in found.newest:
+        newest.setdefault(each.kind, each.id)
+    profile = lookup.find_profile(db.store, newest["profiles"]) if "profiles" in newest else None
+    if profile is not None:
+        newest["instances"] = profile.instance
+    addresses = [f"/{kind}/{id_}" for kind, id_ in newest.items()]
+    if "instances" in newest:
+        addresses.append(f"/instances/{newest['instances']}/memory")
+        addresses.append("/explore?" + urlencode({"node": f"Instance/{newest['instances']}"}))
+    addresses += ["/find?" + urlencode({"model": each.model, "system": each.system}) for each in found.best[:1]]
+    return addresses
+
+
+async def _status(app: Starlette, address: str) -> int:
+    """The status of a page that is made. What it shows goes nowhere: no rule of access applies to it."""
+    path, _, query = address.partition("?")
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": query.encode(),
+        "headers": [(b"host", b"localhost")],
+        "scheme": "http",
+        "server": ("localhost", 80),
+        "client": None,
+        "app": app,
+    }
+    status = 500
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+
+    await app.router(scope, receive, send)
+    return status
+
 
 Page = Callable[[Request], Response]
 
@@ -87,10 +265,10 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/graphs/{word}", instance_pages.graph),
     ("/instances/{word}", instance_pages.instance),
     ("/instances/{word}/memory", memory_page.memory),
-    ("/instances/{word}/summary", summary_pages.summary),
+    ("/instances/{word}/summary", step_pages.summary),
     ("/profiles/{word}", step_pages.profile),
     ("/profiles/{word}/report", step_pages.report),
-    ("/profiles/{word}/summary", summary_pages.summary),
+    ("/profiles/{word}/summary", step_pages.summary),
     ("/profiles/{word}/trace", step_pages.trace),
     ("/searches/{word}", search_pages.search),
     ("/searches/{word}/report", search_pages.report),
@@ -99,14 +277,14 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("/runs/{word}", run_pages.run),
     ("/find", team_pages.find),
     ("/log", team_pages.log),
-    ("/jobs", job_pages.jobs),
+    ("/jobs", home_pages.jobs),
     ("/compare", compare_page.compare),
     ("/compare/report", compare_page.pair_report),
     ("/compare/pipelines.svg", compare_page.picture),
     ("/queries", query_pages.queries),
     ("/queries/{name}", query_pages.named_query),
-    ("/cypher", cypher_page.cypher),
-    ("/explore", subgraph_page.explore),
+    ("/cypher", query_pages.cypher),
+    ("/explore", explore_page.explore),
 )
 """Every page that reads the store, by its path."""
 
@@ -130,8 +308,8 @@ SHARED: list[str | tuple[str, str]] = [("stagedb.reports", "shared")]
 
 ASKING: Mapping[Page, frozenset[str]] = {
     query_pages.named_query: frozenset(),
-    cypher_page.cypher: frozenset(["query"]),
-    subgraph_page.explore: frozenset(["query", "start", "to"]),
+    query_pages.cypher: frozenset(["query"]),
+    explore_page.explore: frozenset(["query", "start", "to"]),
 }
 """Pages that answer queries of users, which may take as long as a query may, and the words of an address that ask for
 that; without words, any word does.
@@ -157,7 +335,7 @@ def application(
     the first write opens a second connection.
 
     connect: opens the store. rules: who may read and write. limits: the usual ones if left out. reads_ahead: whether
-    pages are made as soon as the server has started (`first_pages`).
+    pages are made as soon as the server has started.
     """
     limits = limits or Limits()
     rows = RecentRows(limits.recent / 2)
@@ -184,7 +362,7 @@ def application(
         routes=[
             *routes,
             Route("/login", login, methods=["GET", "POST"]),
-            Route(health.PATH, health.StoreHealth(shared).answer, methods=["GET"]),
+            Route(PATH, StoreHealth(shared).answer, methods=["GET"]),
             Mount(
                 "/static",
                 KeptFiles(directory=page_frames.FOLDER / "static", packages=SHARED),

@@ -20,8 +20,7 @@ from stagedb.reports.search_page import (
 from stagedb.reports.search_page import ranks_table as best_of_ranks
 from stagedb.reports.search_view import SearchView
 from stagedb.serve import page_frames
-from stagedb.serve.downloads import FORMATS, file_of, format_of
-from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, named
+from stagedb.serve.page_frames import FORMATS, SHORT_ID, Cell, address, cell, file_of, format_of, named
 from stagedb.serve.step_pages import report_answer
 
 Table = tuple[list[str], list[list[Cell]]]

@@ -1,16 +1,32 @@
 """A connection to the store for all requests that read or for all that write, and results that are worth keeping."""
 
 import logging
+import os
+import sys
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
-from stagedb.serve.hidden_failures import hidden
 from stagedb.store.failures import ConnectionLost, QueryEnded, RefusedError
 from stagedb.store.recent_rows import RecentRows
+from stagedb.store.store_settings import config_file, known_secrets, without_secrets
+
+# Errors for readers that may be anybody: without the passwords that this process has.
+
+
+def hidden(text: str) -> str:
+    """A text without the passwords that this process has."""
+    return without_secrets(text, known_secrets(sys.argv, os.environ, config_file(os.environ)))
+
+
+def traceback_of(error: Exception) -> str:
+    """An unexpected error with its traceback, for the log of a server."""
+    return hidden("".join(traceback.format_exception(error)))
+
 
 Result = TypeVar("Result")
 

@@ -14,9 +14,8 @@ from stagedb.files import shown
 from stagedb.plans.aspects import PLAN_WORDS
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
-from stagedb.serve.downloads import FORMATS, file_of, format_of
 from stagedb.serve.list_pages import number_of
-from stagedb.serve.page_frames import SHORT_ID, Cell, address, cell, gigabytes, named
+from stagedb.serve.page_frames import FORMATS, SHORT_ID, Cell, address, cell, file_of, format_of, gigabytes, named
 from stagedb.store import Field, Store
 from stagedb.store.naming import spaces
 

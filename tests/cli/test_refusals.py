@@ -12,7 +12,7 @@ from stagedb.cli.plan_options import PlanFileKeys
 from stagedb.errors import StagedbError, UsageError
 from stagedb.mentions import OPTIONS, Word, call, shown_in
 from stagedb.plans import Plan
-from stagedb.serve.page_form import PAGES, linked
+from stagedb.serve.page_frames import PAGES, linked
 from tests.cli.conftest import TINY, Run
 
 REFUSALS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "refusals.yaml").read_text(encoding="utf-8"))

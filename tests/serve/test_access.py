@@ -9,8 +9,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.serve.access import AccessRules, is_loopback, local_path, names_of
-from stagedb.serve.tokens import find_token
+from stagedb.serve.access import AccessRules, find_token, is_loopback, local_path, names_of
 from stagedb.store import Store
 from stagedb.store.failures import ReadOnlyError
 from tests.serve.served import Served, serving, serving_opened

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from stagedb.api import Rows, Stagedb
-from stagedb.serve.answer_chart import chart_of
-from stagedb.serve.cypher_page import examples, parameters_of
+from stagedb.serve.answers import chart_of
+from stagedb.serve.query_pages import examples, parameters_of
 from stagedb.store import Store
 from stagedb.store.contents.runs import record_run
 from tests.browsing import Browser

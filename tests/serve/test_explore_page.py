@@ -12,8 +12,7 @@ import pytest
 from stagedb.api import Stagedb
 from stagedb.api.neighbourhood import MOST_OPEN, types_between
 from stagedb.errors import UsageError
-from stagedb.serve.explore_scene import Scene
-from stagedb.serve.node_facts import with_unit
+from stagedb.serve.explore_page import Scene, with_unit
 from stagedb.store import Store
 from tests.browsing import Browser
 from tests.conftest import Fill

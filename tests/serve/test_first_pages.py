@@ -8,10 +8,9 @@ from starlette.applications import Starlette
 
 from stagedb.api import Stagedb
 from stagedb.errors import StagedbError
-from stagedb.serve import application, first_pages
+from stagedb.serve import application, page_routes
 from stagedb.serve.access import AccessRules, names_of
-from stagedb.serve.first_pages import LISTS, OTHERS
-from stagedb.serve.page_routes import Limits
+from stagedb.serve.page_routes import FIRST_PAGES, OTHERS, Limits
 from stagedb.store import Store
 from tests.ir.tiny import card
 from tests.serve.served import KeptOpen
@@ -23,19 +22,19 @@ from tests.store.many import copies
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The addresses of the pages that a server makes, in their order, each with its status."""
     found = []
-    status_of = first_pages._status
+    status_of = page_routes._status
 
     async def recorded(app: Starlette, address: str) -> int:
         found.append((address, await status_of(app, address)))
         return found[-1][1]
 
-    monkeypatch.setattr(first_pages, "_status", recorded)
+    monkeypatch.setattr(page_routes, "_status", recorded)
     return found
 
 
 def make(connect: Callable[[], Stagedb]) -> None:
     app = application(connect, AccessRules(None, names_of("127.0.0.1", ())), Limits())
-    asyncio.run(first_pages.make_first_pages(app))
+    asyncio.run(page_routes.make_first_pages(app))
 
 
 def test_the_lists_and_the_newest_of_each_kind_are_made(embedded_store: Store, asked: list[tuple[str, int]]) -> None:
@@ -48,9 +47,9 @@ def test_the_lists_and_the_newest_of_each_kind_are_made(embedded_store: Store, a
     assert {status for _, status in asked} == {200}
     found = [address.partition("?")[0] for address, _ in asked]
     (search,) = (row["id"] for row in db.ls("searches"))
-    assert found[: len(LISTS)] == [each.partition("?")[0] for each in LISTS]
+    assert found[: len(FIRST_PAGES)] == [each.partition("?")[0] for each in FIRST_PAGES]
     assert found[-len(OTHERS) :] == [*OTHERS]
-    assert {*found[len(LISTS) : -len(OTHERS)]} == {
+    assert {*found[len(FIRST_PAGES) : -len(OTHERS)]} == {
         *(f"/{kind}/{id_}" for kind, id_ in (("instances", instance.id), ("profiles", profile.info.id))),
         f"/searches/{search}",
         f"/instances/{instance.id}/memory",
@@ -61,7 +60,7 @@ def test_the_lists_and_the_newest_of_each_kind_are_made(embedded_store: Store, a
 
 def test_an_empty_store_has_its_lists(embedded_store: Store, asked: list[tuple[str, int]]) -> None:
     make(lambda: KeptOpen(embedded_store))
-    assert asked == [(each, 200) for each in (*LISTS, *OTHERS)]
+    assert asked == [(each, 200) for each in (*FIRST_PAGES, *OTHERS)]
 
 
 def test_it_ends_where_the_store_is_away(asked: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
@@ -69,7 +68,7 @@ def test_it_ends_where_the_store_is_away(asked: list[tuple[str, int]], caplog: p
         raise StagedbError("no store there")
 
     make(opened)
-    assert asked == [(LISTS[0], 503)]
+    assert asked == [(FIRST_PAGES[0], 503)]
     assert "the store is away: no store there" in caplog.text
 
 

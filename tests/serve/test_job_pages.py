@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from stagedb.api import Stagedb
-from stagedb.serve.job_pages import duration
+from stagedb.serve.home_pages import duration
 from stagedb.store import Store
 from tests.browsing import Browser
 from tests.ir.tiny import card

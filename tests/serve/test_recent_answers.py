@@ -8,7 +8,7 @@ from starlette.responses import Response, StreamingResponse
 
 from stagedb.api import Stagedb
 from stagedb.serve import Limits
-from stagedb.serve.recent_answers import RecentAnswers
+from stagedb.serve.page_routes import RecentAnswers
 from stagedb.store import Store
 from tests.ir.tiny import card
 from tests.serve.served import serving

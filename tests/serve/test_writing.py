@@ -11,9 +11,8 @@ import pytest
 from stagedb.api import Profile, Stagedb
 from stagedb.errors import UsageError
 from stagedb.serve import application
-from stagedb.serve.access import AccessRules, names_of
+from stagedb.serve.access import AccessRules, find_writer_token, names_of
 from stagedb.serve.page_routes import WRITES
-from stagedb.serve.tokens import find_writer_token
 from stagedb.store import Store
 from stagedb.store.failures import ReadOnlyError
 from tests.ir.tiny import card

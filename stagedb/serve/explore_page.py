@@ -1,11 +1,13 @@
 """The graph to look around in: open nodes and their neighbours, answers, paths. The address has all of it."""
 
+import datetime
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +17,7 @@ from stagedb.api.neighbourhood import (
     FARTHEST,
     MANY,
     MOST_FOUND,
+    MOST_OPEN,
     GraphEdge,
     GraphNode,
     NeighbourKind,
@@ -24,15 +27,252 @@ from stagedb.api.neighbourhood import (
     parts_of,
     types_between,
 )
-from stagedb.files import printable
+from stagedb.api.querying import CHOSEN
+from stagedb.errors import UsageError
+from stagedb.files import GB, printable, shown
 from stagedb.reports.page_frame import as_json
 from stagedb.reports.terminal_chart import span
 from stagedb.serve import page_frames
-from stagedb.serve.cypher_page import free_question, query_text
-from stagedb.serve.explore_scene import Scene, scene_of
-from stagedb.serve.explore_starts import STARTS, start_text, starts
-from stagedb.serve.node_facts import node_facts
-from stagedb.serve.page_frames import SHORT_ID, address, cell
+from stagedb.serve.page_frames import SHORT_ID, address, cell, named
+from stagedb.serve.query_pages import free_question, query_text
+from stagedb.store import LABELS, Property, load
+
+# What the page Explore shows, as its address has it: open nodes, an answer, a path, and what is left out.
+
+KEPT = 60
+"""Nodes without their neighbours that an address has: those that were closed, the last ones."""
+
+LAYOUTS = ("forces", "layers")
+"""How a drawing places its nodes: by forces between them, or in layers along the arrows."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The state of the page.
+
+    node: keys of open nodes. more: `KEY~KIND`, kinds of neighbours of which more are shown. show: keys of nodes without
+    their neighbours. at: key of the chosen node. start: name of a query of `STARTS`. asked: the words of a
+    query (`query`, `$name`, `instance` …), for `start` without its text. source, target, over: a path. hide: labels,
+    and types with `-` before them. find: a text that marks nodes. layout: one of `LAYOUTS`; None: what suits.
+    """
+
+    node: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    at: str | None = None
+    start: str | None = None
+    asked: Mapping[str, str] = field(default_factory=dict)
+    source: str | None = None
+    target: str | None = None
+    over: str | None = None
+    hide: tuple[str, ...] = ()
+    find: str | None = None
+    layout: str | None = None
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The query of the scene's address, by name."""
+        lists = {"node": self.node, "more": self.more, "show": self.show, "hide": self.hide}
+        path = {"from": self.source, "to": self.target, "over": self.over}
+        one = {"at": self.at, "start": self.start, **self.asked, **path, "find": self.find, "layout": self.layout}
+        return {**{name: list(values) for name, values in lists.items() if values}, **one}
+
+    @property
+    def address(self) -> str:
+        """The address of the scene."""
+        return address("explore", **self.words)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the scene shows nothing."""
+        return not (self.node or self.more or self.show or self.start or self.asked.get("query") or self.source)
+
+    def choosing(self, key: str) -> "Scene":
+        """The scene with another chosen node. key: of that node."""
+        return replace(self, at=key)
+
+    def opening(self, key: str) -> "Scene":
+        """The scene with one more open node. The oldest one closes if there would be too many. key: of the node."""
+        opened = [each for each in self.node if each != key]
+        closed = opened[: max(0, len(opened) + 1 - MOST_OPEN)]
+        scene = replace(self, node=(*opened[len(closed) :], key), at=key)
+        return replace(scene, show=_kept(scene.show, closed), more=_without(scene.more, closed))
+
+    def closing(self, key: str) -> "Scene":
+        """The scene in which a node remains without its neighbours. key: of the node."""
+        opened = tuple(each for each in self.node if each != key)
+        return replace(self, node=opened, more=_without(self.more, [key]), show=_kept(self.show, [key]), at=key)
+
+    def widening(self, key: str, kind: str) -> "Scene":
+        """The scene with more neighbours of a node. key: of the node. kind: name of the kind of neighbours."""
+        return replace(self, more=(*self.more, f"{key}~{kind}"), at=key)
+
+    def alone(self, key: str) -> "Scene":
+        """A scene of one open node and nothing else. key: of the node."""
+        return Scene(node=(key,), layout=self.layout)
+
+    def toggling(self, name: str) -> "Scene":
+        """The scene with a label or a type hidden, or shown again. name: the label, or `-` and the type."""
+        hidden = tuple(each for each in self.hide if each != name)
+        return replace(self, hide=hidden if name in self.hide else (*self.hide, name))
+
+    def to(self, key: str | None, over: str | None = None) -> "Scene":
+        """The scene with the path from its source to a node.
+
+        key: of the node; None: without a path. over: the type of all relationships of the path; None: any.
+        """
+        return replace(self, source=self.source if key else None, target=key, over=over, at=key or self.at)
+
+
+def scene_of(words: QueryParams) -> Scene:
+    """The scene of an address. words: the parameters of the address. Raises UsageError for a layout that is none."""
+    layout = named(words, "layout")
+    if layout is not None and layout not in LAYOUTS:
+        raise UsageError(f"there is no layout {shown(layout)}: it is one of {', '.join(LAYOUTS)}")
+    lists = {name: tuple(word for word in words.getlist(name) if word) for name in ("node", "more", "show", "hide")}
+    asked = {name: value for name, value in words.items() if name.startswith("$") or name in (*CHOSEN, "query")}
+    return Scene(
+        **lists,
+        at=named(words, "at"),
+        start=named(words, "start"),
+        asked={name: value for name, value in asked.items() if value.strip()},
+        source=named(words, "from"),
+        target=named(words, "to"),
+        over=named(words, "over"),
+        find=named(words, "find"),
+        layout=layout,
+    )
+
+
+def _kept(show: tuple[str, ...], closed: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*show, *closed)))[-KEPT:]
+
+
+def _without(more: tuple[str, ...], closed: Iterable[str]) -> tuple[str, ...]:
+    keys = set(closed)
+    return tuple(each for each in more if each.rpartition("~")[0] not in keys)
+
+
+# Where to begin on the page Explore: the newest things of the store, critical paths, and layers.
+
+NEWEST = 5
+"""Things of each kind that are offered."""
+
+STARTS: Mapping[str, tuple[str, str]] = {
+    "critical_path": ("explore/critical_path", "the critical path of a profile"),
+    "slow_ops": ("explore/slow_ops", "the slowest operators of a profile, and what they are copies of"),
+    "layer": ("explore/layer", "the operators of a layer"),
+}
+"""Queries whose answers are drawn, by the word of an address: their statement, and what it shows."""
+
+
+@dataclass(frozen=True)
+class StartLink:
+    """Something to begin with: its name, what it is, and its address."""
+
+    name: str
+    about: str
+    to: str
+
+
+def start_text(name: str) -> str:
+    """The Cypher of a start. name: one of `STARTS`. Raises UsageError for an unknown one."""
+    if name not in STARTS:
+        raise UsageError(f"there is no start {shown(name)}: it is one of {', '.join(STARTS)}")
+    return load(STARTS[name][0]).text
+
+
+def starts(db: Stagedb) -> dict[str, list[StartLink]]:
+    """What there is to begin with, by kind."""
+    instances, profiles = db.instances()[:NEWEST], db.profiles()[:NEWEST]
+    found = {
+        "Critical paths": [
+            _link(each.instance_name, f"on {each.system}", Scene(start="critical_path", asked={"profile": each.id}))
+            for each in profiles
+        ],
+        "Slowest operators": [
+            _link(each.instance_name, f"on {each.system}", Scene(start="slow_ops", asked={"profile": each.id}))
+            for each in profiles
+        ],
+        "Layers": [
+            _link(each.name or each.model, "layer 0 of its first rank class", _layer(each.id)) for each in instances
+        ],
+        "Instances": [
+            _link(each.name or each.model, f"{each.ranks:,} ranks", _open("Instance", each.id)) for each in instances
+        ],
+        "Graphs": [_link(each.name, each.recipe, _open("Graph", each.id)) for each in db.graphs()[:NEWEST]],
+        "Searches": [_link(each.model, "a search", _open("Search", each.id)) for each in db.searches()[:NEWEST]],
+        "Runs": [_link(each.name or each.id[:12], each.extent, _open("Run", each.id)) for each in db.runs()[:NEWEST]],
+    }
+    return {kind: links for kind, links in found.items() if links}
+
+
+def _open(label: str, id_: str) -> Scene:
+    return Scene(node=(f"{label}/{id_}",))
+
+
+def _layer(instance: str) -> Scene:
+    return Scene(start="layer", asked={"instance": instance, "$class": "0", "$layer": "0"})
+
+
+def _link(name: Any, about: str, scene: Scene) -> StartLink:
+    return StartLink(printable(str(name), kept=""), printable(about, kept=""), scene.address)
+
+
+# A node's properties as people read them: with units, times as dates, and what each of them means.
+
+HIDDEN = ("owner", "claim", "lease", "builder")
+"""Properties of the store's own work."""
+
+MS_SINCE_1970 = "ms since 1970"
+
+_PROPERTIES: Mapping[str, Mapping[str, Property]] = {
+    label.name: {each.name: each for each in label.properties} for label in LABELS
+}
+
+
+@dataclass(frozen=True)
+class NodeFact:
+    """A property: its name, its value as text, and its meaning."""
+
+    name: str
+    value: str
+    about: str
+
+
+def node_facts(node: GraphNode) -> list[NodeFact]:
+    """The properties of a node by name, without those of the store's own work and those without a value."""
+    known = _PROPERTIES[node.label]
+    return [
+        NodeFact(cell(name).text, with_unit(value, each.unit if each else None), each.description if each else "")
+        for name, value in sorted(node.properties.items())
+        for each in [known.get(name)]
+        if name not in HIDDEN and value not in (None, "", [], ())
+    ]
+
+
+def with_unit(value: Any, unit: str | None) -> str:
+    """A value with its unit; a time as a date (UTC), and long times and many bytes also in larger units."""
+    text = cell(value).text
+    if unit is None or isinstance(value, str) or not isinstance(value, int | float):
+        return text if unit is None or unit == MS_SINCE_1970 else f"{text} {unit}"
+    if unit == MS_SINCE_1970:
+        return _date(value) or f"{text} ms since 1970"
+    more = ""
+    if unit == "ns" and abs(value) >= 1000:
+        more = f" = {span(value)}"
+    elif unit == "B" and abs(value) >= GB / 100:
+        more = f" = {value / GB:,.2f} GB"
+    return f"{text} {unit}{more}"
+
+
+def _date(value: float) -> str | None:
+    try:
+        time = datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
 
 CAPTION = 24
 """Characters of a node's text in the drawing."""
