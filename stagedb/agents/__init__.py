@@ -1,7 +1,7 @@
 """The verbs that read as tools for agents, over the Model Context Protocol (MCP).
 
 A tool has typed arguments and an answer of bounded size. None writes to the store, and none takes, reads or writes a
-file. The tools know nothing of the protocol: `tool_server` alone imports its package, which `stagedb[mcp]` installs.
+file. The tools know nothing of the protocol: `transports` alone imports its package, which `stagedb[mcp]` installs.
 """
 
 from typing import TYPE_CHECKING

@@ -8,10 +8,17 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from stagedb import api
-from stagedb.agents.agent_tools import AgentTool, Name, PageArguments
+from stagedb.agents.agent_tools import (
+    AgentTool,
+    Name,
+    PageArguments,
+    check_value,
+    known_model,
+    known_system,
+    plan_words,
+)
 from stagedb.agents.bounded_answers import AnswerLimits, ToolAnswer
 from stagedb.agents.store_tools import PLAN
-from stagedb.agents.text_inputs import check_value, known_model, known_system, plan_words
 from stagedb.api import Rows, Stagedb
 from stagedb.errors import StagedbError, UsageError
 

@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from stagedb import api
-from stagedb.agents.agent_tools import MOST_TEXT, AgentTool, Name, PageArguments
+from stagedb.agents.agent_tools import MOST_TEXT, AgentTool, Name, PageArguments, plan_words
 from stagedb.agents.bounded_answers import AnswerLimits, ToolAnswer
-from stagedb.agents.text_inputs import plan_words
 from stagedb.api import QueryInfo, Rows, Stagedb, querying
 from stagedb.api.results import Thing
 from stagedb.errors import UsageError

@@ -9,8 +9,8 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
+from stagedb.agents.agent_tools import TOOLS as IN_TOOLS
 from stagedb.agents.agent_tools import AgentTool
-from stagedb.agents.agent_words import TOOLS as IN_TOOLS
 from stagedb.agents.bounded_answers import AnswerLimits
 from stagedb.agents.computing_tools import COMPUTING_TOOLS
 from stagedb.agents.run_tools import RUN_TOOLS

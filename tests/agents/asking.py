@@ -11,7 +11,7 @@ from mcp_types import CallToolResult, TextContent, Tool
 
 from stagedb.agents import AnswerLimits
 from stagedb.agents.tool_calls import ToolCalls
-from stagedb.agents.tool_server import tool_server
+from stagedb.agents.transports import tool_server
 from stagedb.serve.shared_store import SharedStore
 from stagedb.store import Store
 from tests.serve.served import KeptOpen

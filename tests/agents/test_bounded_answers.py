@@ -15,7 +15,7 @@ from stagedb.agents import AnswerLimits
 from stagedb.agents.bounded_answers import PagedTable, ToolAnswer
 from stagedb.agents.computing_tools import OutOfTimeError
 from stagedb.agents.tool_calls import AGENT_TOOLS, CallOutcome, ToolCalls
-from stagedb.agents.tool_server import INSTRUCTIONS
+from stagedb.agents.transports import INSTRUCTIONS
 from stagedb.api import Rows, Stagedb
 from stagedb.errors import UsageError
 from stagedb.serve.shared_store import SharedStore

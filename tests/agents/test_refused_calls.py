@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stagedb.agents.text_inputs import plan_words
+from stagedb.agents.agent_tools import plan_words
 from stagedb.agents.tool_calls import AGENT_TOOLS
 from stagedb.api import Stagedb
 from stagedb.api.model_names import card_source
