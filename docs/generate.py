@@ -449,7 +449,7 @@ def unexplained(most: float = 0.15) -> str:
 
 def calibrated_numbers() -> str:
     """The fitted numbers, and the rows that fixed each."""
-    from stagedb.validation.known_rows import fixing_rows
+    from stagedb.validation.step_rows import fixing_rows
 
     rows = ["| operator | frameworks | systems | factor | cause | calibrated rows that fixed it |"]
     rows.append("|---|---|---|---:|---|---|")
@@ -466,8 +466,7 @@ def other_numbers() -> str:
     from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
     from stagedb.systems import load_system
     from stagedb.systems.tables.operator_times import BACKWARD
-    from stagedb.validation.known_rows import known_rows
-    from stagedb.validation.step_rows import job_of
+    from stagedb.validation.step_rows import job_of, known_rows
 
     rows = ["| number | value | found by | source |", "|---|---|---|---|"]
     attention = "speed of an attention's backward over its forward's"

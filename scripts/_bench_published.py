@@ -32,8 +32,7 @@ from stagedb.search.candidates import SearchRequest
 from stagedb.search.comparisons import compared
 from stagedb.systems import System, load_system
 from stagedb.timing.framework_timing import as_used_by
-from stagedb.validation.known_rows import KNOWN_FILES, known_rows
-from stagedb.validation.step_rows import StepRow, job_of
+from stagedb.validation.step_rows import KNOWN_FILES, StepRow, job_of, known_rows
 from stagedb.validation.step_times import published_steps
 
 CHOSEN = {

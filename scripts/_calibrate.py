@@ -14,7 +14,7 @@ from stagedb.systems import System, load_system
 from stagedb.timing import profile_job
 from stagedb.timing.op_durations import time_ops
 from stagedb.timing.timeline import clock
-from stagedb.validation.programs import lowered
+from stagedb.validation.rank_counts import lowered
 from stagedb.validation.step_times import PublishedStep, published_steps
 
 SHARES = [Fraction(share, 100) for share in range(70, 101)]

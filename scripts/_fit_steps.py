@@ -4,7 +4,7 @@
     scripts/fit_steps --write         # write the numbers, the errors to expect, and docs/step-predictions.csv
     scripts/fit_steps --check         # exit 1 if a fitted number differs from the one in the file
 
-Only rows that are *calibrated on* are read (`stagedb.validation.known_rows`): a seed drew them, half of each source at
+Only rows that are *calibrated on* are read (`stagedb.validation.step_rows`): a seed drew them, half of each source at
 most. Numbers that share a framework on the same systems are fitted together, by the least sum of squared relative
 errors. They have two decimals.
 
@@ -25,8 +25,7 @@ from pathlib import Path
 from scripts._fitted_numbers import Fits
 from scripts._timed_rows import Kind, TimedRow
 from stagedb.timing.framework_timing import Calibration, calibrations
-from stagedb.validation.known_rows import HELD_OUT, SEED, known_rows, parts
-from stagedb.validation.step_rows import StepRow
+from stagedb.validation.step_rows import HELD_OUT, SEED, StepRow, known_rows, parts
 
 ROOT = Path(__file__).parents[1]
 NUMBERS = ROOT / "stagedb" / "timing" / "calibrations.yaml"

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from scripts._timed_rows import TimedRow
 from stagedb.timing.framework_timing import Calibration
-from stagedb.validation.known_rows import fitted_together, fixing_rows
-from stagedb.validation.step_rows import StepRow
+from stagedb.validation.step_rows import StepRow, fitted_together, fixing_rows
 
 FACTORS = np.arange(100, 501) / 100
 """The factors that are tried."""

@@ -14,8 +14,8 @@ from stagedb.timing.framework_timing import Calibration, as_used_by
 from stagedb.timing.node_graph import NodeGraph, node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.timeline import Order, clock, decide, run_step
-from stagedb.validation.step_prediction import plan_of
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
+from stagedb.validation.step_times import plan_of
 
 Kind = tuple[str, str, str]
 """Accelerator, framework, and dense or experts."""

@@ -265,7 +265,7 @@ OTHERS_OPTIONS = {
         *("--recurse-submodules", "--workload-configuration", "--comm-group-configuration"),
         *("--system-configuration", "--remote-memory-configuration", "--network-configuration"),
     ),
-    "validation/step_prediction.py": (
+    "validation/step_times.py": (
         *("--account-for-", "--pipeline-model-parallel-layout", "--expert-tensor-parallel-size"),
     ),
 }

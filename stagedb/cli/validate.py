@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stagedb.traces import Report
     from stagedb.traces.trace_rules import FaultKind
     from stagedb.validation import Checked, ServedTime, StepTime
-    from stagedb.validation.step_prediction import Prediction
+    from stagedb.validation.step_times import Prediction
 
 # `validate --served`: measured times a token of engines, predicted.
 

@@ -64,7 +64,7 @@ class FrameworkProfile:
     the words for each way to make kernels; `hidden_by` has what some of them hide in addition. counts_ends: where
     chunks do not share the layers evenly, embedding and loss count as layers. whole_experts: the ranks of tp have
     experts of their own. sends_once: tokens go to their experts by HybridEP inside an NVLink domain of several nodes,
-    and by DeepEP between nodes (`stagedb.validation.dispatched_tokens`). configures: the framework that it runs, with
+    and by DeepEP between nodes (`stagedb.validation.step_rows`). configures: the framework that it runs, with
     options of its own. settings: what words of plans are called there; None if unknown.
     only: by word, the values of it that plans can have, where `settings` do not name them.
     """

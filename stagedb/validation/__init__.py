@@ -8,10 +8,15 @@ published times of training steps (`step_times.yaml`). `predict` predicts those 
 `predict_served` the times a token of engines (`read_served`). This package uses the API.
 """
 
-from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
-from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, parts
-from stagedb.validation.model_check import CheckedModel, ModelDifference, check_model, check_models
-from stagedb.validation.models import RecordedModel, read_models
+from stagedb.validation.model_check import (
+    CheckedModel,
+    ModelDifference,
+    RecordedModel,
+    check_model,
+    check_models,
+    read_models,
+)
+from stagedb.validation.op_order import CountDifference, CountedMessage, Counts, compare
 from stagedb.validation.published_counts import Published, check_published
 from stagedb.validation.record_check import Checked, check_record, check_records, select
 from stagedb.validation.records import Record, RecordedMemory, read_records
@@ -24,9 +29,19 @@ from stagedb.validation.served_times import (
     read_served,
     served_errors,
 )
-from stagedb.validation.step_prediction import ErrorsOf, Prediction, errors_of, predict
-from stagedb.validation.step_rows import StepRow, job_of, read_steps
-from stagedb.validation.step_times import Errors, PublishedStep, StepTime, check_steps, errors, published_steps
+from stagedb.validation.step_rows import CALIBRATED, HELD_OUT, NOT_READ, StepRow, job_of, parts, read_steps
+from stagedb.validation.step_times import (
+    Errors,
+    ErrorsOf,
+    Prediction,
+    PublishedStep,
+    StepTime,
+    check_steps,
+    errors,
+    errors_of,
+    predict,
+    published_steps,
+)
 
 __all__ = [
     "CALIBRATED",

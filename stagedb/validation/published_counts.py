@@ -17,8 +17,7 @@ from stagedb.memory import Category, ClassMemory, Point, memory_of
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans.dtypes import FORMAT_BYTES
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.validation.programs import ProgramOf, lowered
-from stagedb.validation.rank_counts import runs, trace_of
+from stagedb.validation.rank_counts import ProgramOf, lowered, runs, trace_of
 
 UNITS: Mapping[str, int] = {"million": 10**6, "billion": 10**9, "GB": 10**9, "GiB": 1 << 30}
 

@@ -10,7 +10,7 @@ from stagedb.memory.chunk_tensors import loss_of
 from stagedb.memory.class_program import SharePlace
 from stagedb.plans import Plan
 from stagedb.schedules import splits
-from stagedb.validation.counts import CountDifference
+from stagedb.validation.op_order import CountDifference
 from stagedb.validation.records import Record, plan_words
 
 CATEGORIES: Mapping[str, tuple[Category, ...]] = {

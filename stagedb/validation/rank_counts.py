@@ -1,21 +1,28 @@
 """What one rank of a program computes and sends, and in which order: from its trace, and from the columns."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from stagedb.lowering import Program
+from stagedb.api import Stagedb
+from stagedb.api.model_names import card_source
+from stagedb.api.wanted_instances import graph_of
+from stagedb.lowering import IndexedGraph, Program, lower
 from stagedb.lowering.columns import COMPUTE, ClassColumns, Ints
 from stagedb.lowering.issue_order import issued, sequence
-from stagedb.plans import Mesh
+from stagedb.models import Card
+from stagedb.plans import Mesh, typed_words
+from stagedb.store.contents.instances import read_program
 from stagedb.systems.cost_model import ORTHOGONALISATION
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoding import rank_files
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.trace_reading import TraceColumns, parse_trace
-from stagedb.validation.counts import CountedMessage, Counts
-from stagedb.validation.op_order import Event, traced, works
+from stagedb.validation.op_order import CountedMessage, Counts, Event, traced, works
 from stagedb.validation.records import FLOP_KINDS
 
 WITH_FLOPS = (*FLOP_KINDS, "scan", "convolution")
@@ -83,3 +90,39 @@ def events_of(program: Program, rank: int, trace: TraceColumns) -> list[Event]:
     }
     stage = Mesh.of(program.plan).coordinates(rank)["pp"]
     return traced(trace, dims, issued(program.plan, program.workload.class_of(rank), stage).node.tolist())
+
+
+# The programs of what is checked: lowered in memory, or copied in a store and read from it, which gives the same.
+
+ProgramOf = Callable[[Card, Mapping[str, Any]], Program]
+"""The program of a model under a plan of these words. UsageError where the plan does not suit it."""
+
+
+def lowered(card: Card, words: Mapping[str, Any]) -> Program:
+    """The program of a model under a plan, without a store. words: of the plan."""
+    typed = typed_words(words)
+    source = card_source(card, typed)
+    plan = source.new_plan(typed)
+    return lower(IndexedGraph.of(graph_of(source, plan.options, None)), plan)
+
+
+@contextmanager
+def stored(db: Stagedb) -> Iterator[ProgramOf]:
+    """A function that makes a model's program under a plan through a store, from which all is removed at the end."""
+    known = {graph.id for graph in db.graphs()}
+    made: set[str] = set()
+
+    def program(card: Card, words: Mapping[str, Any]) -> Program:
+        instance = db.instantiate(card, **words)
+        made.add(instance.graph)
+        try:
+            return read_program(db.store, instance.id)
+        finally:
+            if instance.new:
+                db.rm(instance.id)
+
+    try:
+        yield program
+    finally:
+        for graph in made - known:
+            db.rm(graph)

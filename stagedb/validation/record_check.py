@@ -22,11 +22,9 @@ from stagedb.plans import Plan
 from stagedb.plans.sharding_checks import other_reductions
 from stagedb.store.contents.instances import class_of_rank, read_program
 from stagedb.traces.trace_reading import TraceColumns, read_trace
-from stagedb.validation.counts import CountDifference, CountedMessage, Counts, compare
-from stagedb.validation.op_order import compare_order
-from stagedb.validation.programs import lowered
+from stagedb.validation.op_order import CountDifference, CountedMessage, Counts, compare, compare_order
 from stagedb.validation.published_memory import compare_memory, memory_notes
-from stagedb.validation.rank_counts import column_counts, counted_as, events_of, trace_counts, trace_of
+from stagedb.validation.rank_counts import column_counts, counted_as, events_of, lowered, trace_counts, trace_of
 from stagedb.validation.records import FLOP_KINDS, Record, Unsupported, card_of, plan_words
 
 

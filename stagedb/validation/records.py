@@ -20,8 +20,7 @@ from stagedb.models import Card
 from stagedb.plans.aspects import GRAPH_WORDS
 from stagedb.plans.graph_options import CP_KINDS
 from stagedb.schedules import EXPLICIT
-from stagedb.validation.counts import CountedMessage, Counts
-from stagedb.validation.op_order import Event, recorded
+from stagedb.validation.op_order import CountedMessage, Counts, Event, recorded
 
 DTYPES: Mapping[str, str] = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 """A record's element types in stagedb's terms."""

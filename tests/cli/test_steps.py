@@ -10,8 +10,8 @@ from stagedb.lowering import program_of
 from stagedb.timing import timed_step
 from stagedb.timing.expected_errors import expected_error
 from stagedb.validation import NOT_READ, read_steps
-from stagedb.validation.step_prediction import plan_of
 from stagedb.validation.step_rows import job_of
+from stagedb.validation.step_times import plan_of
 from tests.cli.conftest import Run
 from tests.validation.test_step_rows import row, written
 

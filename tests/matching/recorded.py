@@ -11,7 +11,7 @@ from stagedb.lowering import Program
 from stagedb.runs import MeasuredRun
 from stagedb.runs.run_files import RunFiles
 from stagedb.runs.run_match import RunMatch, match_run
-from stagedb.validation.programs import lowered
+from stagedb.validation.rank_counts import lowered
 from stagedb.validation.records import card_of, plan_words
 from tests.runs.recordings import measured
 from tests.runs.stored_rows import stored

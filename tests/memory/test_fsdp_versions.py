@@ -8,9 +8,8 @@ import pytest
 from stagedb.errors import UsageError
 from stagedb.memory import Category, memory_of, peak_of
 from stagedb.models import Card, load_card
-from stagedb.validation.known_rows import KNOWN_FILES, known_rows
-from stagedb.validation.step_prediction import plan_of
-from stagedb.validation.step_rows import job_of
+from stagedb.validation.step_rows import KNOWN_FILES, job_of, known_rows
+from stagedb.validation.step_times import plan_of
 from tests import lowered
 from tests.ir.tiny import card
 

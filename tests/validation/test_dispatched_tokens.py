@@ -6,7 +6,7 @@ import pytest
 
 from stagedb.frameworks.profiles import find_profile
 from stagedb.systems import load_system
-from stagedb.validation.dispatched_tokens import dispatch_words
+from stagedb.validation.step_rows import dispatch_words
 
 CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "in a node": ("megatron-core", "h100", {"ep": 8}, {}),

@@ -4,7 +4,7 @@ import pytest
 
 from stagedb.frameworks.profiles import find_profile
 from stagedb.models import load_card
-from stagedb.validation.even_stages import counted_ends
+from stagedb.validation.step_rows import counted_ends
 
 
 @pytest.mark.parametrize(

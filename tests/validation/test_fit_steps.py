@@ -21,9 +21,8 @@ from scripts._fitted_numbers import Fits, fit
 from scripts._timed_rows import TimedRow
 from stagedb.timing.expected_errors import expected_errors
 from stagedb.timing.framework_timing import Calibration, calibrations
-from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, fitted_together, fixing_rows, known_rows, parts
-from stagedb.validation.step_prediction import predict
-from stagedb.validation.step_rows import job_of
+from stagedb.validation.step_rows import CALIBRATED, HELD_OUT, fitted_together, fixing_rows, job_of, known_rows, parts
+from stagedb.validation.step_times import predict
 
 DOCS = Path(__file__).parents[2] / "docs"
 

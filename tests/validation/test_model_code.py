@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stagedb.validation import check_model
-from stagedb.validation.models import RecordedModel, read_models, record_of
+from stagedb.validation.model_check import RecordedModel, read_models, record_of
 
 pytestmark = pytest.mark.transformers
 ROOT = Path(__file__).parents[2]

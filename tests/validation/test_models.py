@@ -17,8 +17,7 @@ from stagedb.models import from_hugging_face
 from stagedb.models.readers import UNUSED_WHERE, WITHOUT_EFFECT
 from stagedb.models.readers.nested_decoders import OTHER_PARTS
 from stagedb.validation import check_model, read_models
-from stagedb.validation.model_check import check_parameters, matched
-from stagedb.validation.models import Row
+from stagedb.validation.model_check import Row, check_parameters, matched
 from tests.sampling import EVERY
 
 APP = application()

@@ -9,8 +9,8 @@ from stagedb.api import Stagedb
 from stagedb.models import card_names
 from stagedb.store import Store
 from stagedb.validation import Published
-from stagedb.validation.programs import ProgramOf, lowered, stored
 from stagedb.validation.published_counts import check_cards, check_rows, published_rows
+from stagedb.validation.rank_counts import ProgramOf, lowered, stored
 
 
 def test_every_model_has_its_published_parameters() -> None:

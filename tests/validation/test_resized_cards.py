@@ -4,7 +4,7 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.models import load_card
-from stagedb.validation.resized_cards import named_card
+from stagedb.validation.step_rows import named_card
 
 
 def test_a_name_is_a_card() -> None:

@@ -16,9 +16,21 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.models import load_card
 from stagedb.systems import system_names
 from stagedb.timing import timed_step
-from stagedb.validation.known_rows import CALIBRATED, HELD_OUT, NOT_READ, SEED, parts, split
-from stagedb.validation.step_prediction import plan_of
-from stagedb.validation.step_rows import CLUSTERS, COLUMNS, GPUS, StepRow, job_of, read_steps
+from stagedb.validation.step_rows import (
+    CALIBRATED,
+    CLUSTERS,
+    COLUMNS,
+    GPUS,
+    HELD_OUT,
+    NOT_READ,
+    SEED,
+    StepRow,
+    job_of,
+    parts,
+    read_steps,
+    split,
+)
+from stagedb.validation.step_times import plan_of
 
 KNOWN = Path(validation.__file__).parent / "known_steps.csv"
 

@@ -13,7 +13,7 @@ from stagedb.store import Store
 from stagedb.systems import load_system
 from stagedb.timing import profile_job
 from stagedb.validation import PublishedStep, StepTime, check_steps, errors, published_steps
-from stagedb.validation.programs import lowered, stored
+from stagedb.validation.rank_counts import lowered, stored
 
 QUICK = ("megatron-22b", "megatron-7.5b", "megatron-39.1b")
 
