@@ -63,7 +63,7 @@ class RequestOptions:
         the plan is from one.
         """
         from stagedb.api.memory_rows import RequestWords
-        from stagedb.frameworks.engines.settings import read_share
+        from stagedb.frameworks.engines.flags import read_share
 
         if self == RequestOptions() and (
             engine is None or not (engine.engine.share or "memory_share" in engine.values)

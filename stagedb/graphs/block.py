@@ -9,8 +9,9 @@ from stagedb.collectives import ALL_GATHER
 from stagedb.errors import UsageError
 from stagedb.graphs.recomputation import RecomputedPart, cached, offload_input, recompute
 from stagedb.ir.autodiff import differentiate, handed_over
-from stagedb.ir.collective_matcher import Matching, Rules, match, redistribution, wanted
+from stagedb.ir.collective_matcher import Matching, Rules, by_way_of, match, next_move, redistribution, wanted
 from stagedb.ir.expressions import number, symbol
+from stagedb.ir.facts import Tag
 from stagedb.ir.layouts import MESH_AXES, Layout, Partial
 from stagedb.ir.operators import (
     AddReceived,
@@ -30,8 +31,6 @@ from stagedb.ir.operators import (
     UnpackGradients,
     UnpackKeys,
 )
-from stagedb.ir.redistribution_order import by_way_of, next_move
-from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Loop, Operation, Tensor, Tracer
 from stagedb.workflows import DEFAULT, Workflow
 

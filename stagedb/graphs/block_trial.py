@@ -22,7 +22,7 @@ from stagedb.mentions import Word
 from stagedb.models import Card
 from stagedb.models.kinds import HIDDEN, OwnBlock
 from stagedb.models.kinds.own import part_of, shapes_of
-from stagedb.models.style import Style
+from stagedb.models.shared_operations import Style
 from stagedb.plans.graph_options import GraphOptions
 from stagedb.plans.strategies import rules
 

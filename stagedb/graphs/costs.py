@@ -25,7 +25,7 @@ from stagedb.ir.operators import (
     WeightedSum,
     WeightedSumGradient,
 )
-from stagedb.ir.operators.dealt_keys import ADDED, dealt
+from stagedb.ir.operators.scored_pairs import ADDED, dealt
 from stagedb.ir.operators.token_copies import TOKENS
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.tensors import Operation, Tensor

@@ -20,7 +20,7 @@ from stagedb.graphs.sharing import BucketRule, of_experts, reduction_rules
 from stagedb.graphs.trained_weights import LayerBlock, Trained, check_trained, layer_blocks
 from stagedb.ir.collective_matcher import Matching, wanted
 from stagedb.ir.expressions import Expression, ceiling, largest, parse, symbol
-from stagedb.ir.facts import KEY_PARTS, LOSS_TOKENS
+from stagedb.ir.facts import KEY_PARTS, LOSS_TOKENS, Tag
 from stagedb.ir.key_lengths import check_lengths
 from stagedb.ir.operators import (
     BEFORE,
@@ -33,10 +33,9 @@ from stagedb.ir.operators import (
     Redistribution,
     RingAttention,
 )
-from stagedb.ir.operators.dealt_keys import ADDED, dealt
+from stagedb.ir.operators.scored_pairs import ADDED, dealt
 from stagedb.ir.packed_weights import PACKED
 from stagedb.ir.symbolic_graph import SymGraph, SymOp
-from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.mentions import Word
 from stagedb.models import blocks
@@ -52,7 +51,7 @@ from stagedb.models.kinds.shared_keys import KEY_BLOCKS
 from stagedb.models.kinds.token_copies import EXCHANGES
 from stagedb.models.multi_token_prediction import recomputed_with
 from stagedb.models.named_facts import in_experts, in_stack
-from stagedb.models.style import LinearFormat, Style
+from stagedb.models.shared_operations import LinearFormat, Style
 from stagedb.plans.graph_options import DEALT_KEYS, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Way
 from stagedb.plans.request_batches import MEAN_SYMBOLS

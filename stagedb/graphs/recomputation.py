@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from stagedb.errors import UsageError
 from stagedb.files import did_you_mean
+from stagedb.ir.facts import Tag
 from stagedb.ir.operators import Redistribution
 from stagedb.ir.operators.optimizer import HOST_ACTIVATION, FromHost, ToHost
-from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor
 from stagedb.mentions import Word
 from stagedb.models.adapters import is_under

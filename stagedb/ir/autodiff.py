@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 
+from stagedb.ir.facts import Tag
 from stagedb.ir.operators.elementwise import Add
 from stagedb.ir.operators.loss import HandOn, HandOver
-from stagedb.ir.tags import Tag
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from stagedb.ir.expressions import Expression
-from stagedb.ir.facts import KEYS
+from stagedb.ir.facts import KEYS, Tag
 from stagedb.ir.operators._base import QUERIES, Operator, over
 from stagedb.ir.operators.serving import CacheAppend
-from stagedb.ir.tags import Tag
 from stagedb.workflows import Template
 from stagedb.workflows.training import FORWARD
 

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.models.card import Card
+    from stagedb.models.card import Card, SequenceLength
     from stagedb.models.card_library import card_names, load_card
     from stagedb.models.hugging_face import from_hugging_face
-    from stagedb.models.sequence_length import SequenceLength
 
 __all__ = ["Card", "SequenceLength", "card_names", "from_hugging_face", "load_card"]
 
 _MODULES = {
-    "card": ("Card",),
-    "card_library": ("card_names", "load_card"),
+    "card": (
+        "Card",
+        "SequenceLength",
+    ),
+    "card_library": (
+        "card_names",
+        "load_card",
+    ),
     "hugging_face": ("from_hugging_face",),
-    "sequence_length": ("SequenceLength",),
 }
 
 # A card has all kinds of layers. Plans are read and listed without any: they need names of adapters alone.

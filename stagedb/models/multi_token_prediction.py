@@ -22,8 +22,7 @@ from stagedb.ir.operators import CopyGathered, Einsum, Embedding, JoinLast, hype
 from stagedb.ir.tensors import Operation, Tensor, Tracer
 from stagedb.models.kinds import HIDDEN, Architecture
 from stagedb.models.kinds.hyper_connections import merged
-from stagedb.models.shared_operations import dropout, linear, norm, scaled
-from stagedb.models.style import Style
+from stagedb.models.shared_operations import Style, dropout, linear, norm, scaled
 
 PART = "further"
 """The beginning of the names of these layers, in the block of the head."""

@@ -6,42 +6,49 @@ A new schedule is a file with a `Schedule`, and a line in the imports and in the
 from collections.abc import Mapping
 
 from stagedb.schedules.breadth_first import BREADTH_FIRST
-from stagedb.schedules.chunk_placement import (
-    LOOP,
-    PLACEMENTS,
-    ChunkPlacement,
-    ChunkRoute,
-    V,
-    map_text,
-    mapped,
-    stages_of,
-)
 from stagedb.schedules.dual_pipe_v import DUAL_PIPE_V
 from stagedb.schedules.gpipe import GPIPE
 from stagedb.schedules.interleaved import INTERLEAVED
 from stagedb.schedules.interleaved_zero_bubble import INTERLEAVED_ZERO_BUBBLE
 from stagedb.schedules.one_f_one_b import ONE_F_ONE_B
-from stagedb.schedules.order_replay import Span, bubble, receiver, replay, sending, sent, unit_cost
-from stagedb.schedules.order_text import EXPLICIT, check_orders, order_text, parse_order
-from stagedb.schedules.posted_receives import (
-    ACTIVE,
-    PostedGathers,
-    PostedReceive,
-    PostedReductions,
-    Posting,
-    posted,
-)
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import (
+from stagedb.schedules.schedule import (
+    LOOP,
+    PLACEMENTS,
+    ChunkPlacement,
+    ChunkRoute,
     Order,
+    Schedule,
     Task,
     TaskPosition,
+    V,
+    map_text,
+    mapped,
     pairs,
     splits,
+    stages_of,
     task_positions,
     two_by_two,
     whole,
     whole_backwards,
+)
+from stagedb.schedules.task_orders import (
+    ACTIVE,
+    EXPLICIT,
+    PostedGathers,
+    PostedReceive,
+    PostedReductions,
+    Posting,
+    Span,
+    bubble,
+    check_orders,
+    order_text,
+    parse_order,
+    posted,
+    receiver,
+    replay,
+    sending,
+    sent,
+    unit_cost,
 )
 from stagedb.schedules.zero_bubble_h1 import ZERO_BUBBLE_H1
 from stagedb.schedules.zero_bubble_v import ZERO_BUBBLE_V

@@ -1,7 +1,6 @@
 """Breadth-first pipeline parallelism (Lamy-Poirier 2022), the looped BFS of torch."""
 
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task
+from stagedb.schedules.schedule import Schedule, Task
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 

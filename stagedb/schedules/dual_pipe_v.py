@@ -7,9 +7,7 @@ Every backward is its two halves in a row, or apart where the order has weight g
 from collections import deque
 from dataclasses import dataclass, field
 
-from stagedb.schedules.chunk_placement import V
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task
+from stagedb.schedules.schedule import Schedule, Task, V
 from stagedb.workflows import TaskKind
 from stagedb.workflows.training import FORWARD_TASK, INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GRADIENT_TASK
 

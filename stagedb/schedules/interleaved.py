@@ -4,8 +4,7 @@ In pairs it is the order of Megatron-Core's combined 1F1B (`overlap_moe_expert_p
 up (`get_pp_rank_microbatches`), so that no backward needs the forward that it runs together with.
 """
 
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task
+from stagedb.schedules.schedule import Schedule, Task
 from stagedb.workflows import TaskKind
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 

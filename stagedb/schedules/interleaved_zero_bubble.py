@@ -3,8 +3,7 @@
 `torch.distributed.pipelining.ScheduleInterleavedZeroBubble`.
 """
 
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task
+from stagedb.schedules.schedule import Schedule, Task
 from stagedb.workflows import TaskKind
 from stagedb.workflows.training import FORWARD_TASK, INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GRADIENT_TASK
 

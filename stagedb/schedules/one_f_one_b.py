@@ -1,8 +1,7 @@
 """1F1B (Narayanan et al. 2021). On one stage it runs in pairs as Megatron-Core's combined 1F1B without a pipeline."""
 
 from stagedb.schedules.interleaved import paired_order
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task
+from stagedb.schedules.schedule import Schedule, Task
 from stagedb.workflows.training import BACKWARD_TASK, FORWARD_TASK, STEP_TASK
 
 

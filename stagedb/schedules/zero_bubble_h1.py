@@ -1,8 +1,7 @@
 """ZB-H1, a zero-bubble schedule (Qi et al. 2023)."""
 
 from stagedb.schedules import one_f_one_b
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task
+from stagedb.schedules.schedule import Schedule, Task
 from stagedb.workflows.training import INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GRADIENT_TASK
 
 

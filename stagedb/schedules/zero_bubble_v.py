@@ -5,9 +5,7 @@
 
 from dataclasses import dataclass, field
 
-from stagedb.schedules.chunk_placement import V
-from stagedb.schedules.schedule import Schedule
-from stagedb.schedules.task import Task
+from stagedb.schedules.schedule import Schedule, Task, V
 from stagedb.workflows import TaskKind
 from stagedb.workflows.training import FORWARD_TASK, INPUT_GRADIENT_TASK, STEP_TASK, WEIGHT_GRADIENT_TASK
 

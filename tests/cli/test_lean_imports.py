@@ -12,7 +12,7 @@ HEAVY = (
         "stagedb.plans.plan",
         "stagedb.plans.aspects",
         "stagedb.frameworks.profiles",
-        "stagedb.frameworks.engines.engine",
+        "stagedb.frameworks.engines.flags",
     ),
     *(
         "stagedb.store.schema",

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.frameworks.engines import ENGINES, check_experts, engine_file, find_engine, read_settings, remarks
-from stagedb.frameworks.engines.arguments import LARGEST, words_of
+from stagedb.frameworks.engines.flags import LARGEST, NUMBERS, SWITCHES, words_of
 from stagedb.frameworks.engines.serving_steps import DRAFTS, FORMATS
-from stagedb.frameworks.engines.settings import NUMBERS, SWITCHES
 from stagedb.mentions import OPTIONS, shown_in
 from stagedb.plans import read_plan_file
 from stagedb.plans.aspects import PLAN_WORDS

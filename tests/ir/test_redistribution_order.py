@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagedb.ir.collective_matcher import next_move
 from stagedb.ir.layouts import Layout, Partial, Partitioned, Placement
-from stagedb.ir.redistribution_order import next_move
 
 MESH = ("dp", "cp", "tp")
 PLACEMENTS: list[Placement | None] = [None, *(Partitioned(axis) for axis in ("seq", "hidden", "heads"))]

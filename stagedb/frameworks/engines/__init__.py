@@ -10,9 +10,8 @@ from stagedb.frameworks.engines.names import ENGINES
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.frameworks.engines.engine import Engine, Flag, find_engine
+    from stagedb.frameworks.engines.flags import Engine, EngineSettings, Flag, engine_file, find_engine, read_settings
     from stagedb.frameworks.engines.serving_steps import MEMORY, check_experts, plan_words, remarks
-    from stagedb.frameworks.engines.settings import EngineSettings, engine_file, read_settings
 
 __all__ = [
     "ENGINES",
@@ -32,9 +31,20 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "engine": ("Engine", "Flag", "find_engine"),
-        "serving_steps": ("MEMORY", "check_experts", "plan_words", "remarks"),
-        "settings": ("EngineSettings", "engine_file", "read_settings"),
+        "flags": (
+            "Engine",
+            "EngineSettings",
+            "Flag",
+            "engine_file",
+            "find_engine",
+            "read_settings",
+        ),
+        "serving_steps": (
+            "MEMORY",
+            "check_experts",
+            "plan_words",
+            "remarks",
+        ),
     },
 )
 __dir__ = listed(globals())

@@ -8,7 +8,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.files import path_text, shown
-from stagedb.frameworks.engines.settings import EngineSettings
+from stagedb.frameworks.engines.flags import EngineSettings
 from stagedb.mentions import Word, one_of
 from stagedb.workflows import WORKFLOWS
 

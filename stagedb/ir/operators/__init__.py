@@ -9,34 +9,34 @@ from functools import lru_cache
 
 from stagedb.ir.facts import KEYS
 from stagedb.ir.operators import (
-    chosen_heads,
     compressed,
     delta_rule,
     differential,
     gated_recurrence,
+    heads,
     hyper_connections,
     key_blocks,
     kimi_delta,
     lightning,
+    routing_variants,
     selective_scan,
     state_space,
     token_copies,
-    zero_experts,
 )
 from stagedb.ir.operators._base import BEFORE, QUERIES, Array, Operator, RankPlace, over
-from stagedb.ir.operators.activations import GATES
+from stagedb.ir.operators.activations import GATES, XIELU, XIELUGradient
 from stagedb.ir.operators.attention import (
     AdditiveMask,
     Attention,
     AttentionGradient,
     Rotary,
     ScoresGradient,
+    SinkShare,
+    SinkShareGradient,
     Softmax,
     SoftmaxGradient,
 )
-from stagedb.ir.operators.causal_softmax import CausalSoftmax
-from stagedb.ir.operators.contraction import Einsum, ReduceSum
-from stagedb.ir.operators.dealt_keys import ScaleByParts, SumOfParts
+from stagedb.ir.operators.contraction import E4M3, Einsum, Quantize, ReduceSum
 from stagedb.ir.operators.elementwise import (
     Activation,
     ActivationGradient,
@@ -106,7 +106,6 @@ from stagedb.ir.operators.latent import (
     SplitLast,
     SplitLastViews,
 )
-from stagedb.ir.operators.learned_activation import XIELU, XIELUGradient
 from stagedb.ir.operators.loss import (
     AddTo,
     ChunkMean,
@@ -151,8 +150,6 @@ from stagedb.ir.operators.optimizer import (
     Update,
 )
 from stagedb.ir.operators.packed_rows import PackRows, SplitRows
-from stagedb.ir.operators.part_attention import PartAttention, PartAttentionGradient
-from stagedb.ir.operators.quantize import E4M3, Quantize
 from stagedb.ir.operators.redistribution import (
     PAD,
     SHARE,
@@ -168,6 +165,8 @@ from stagedb.ir.operators.ring import (
     AddReceived,
     Contiguous,
     PackKeys,
+    PartAttention,
+    PartAttentionGradient,
     Passing,
     RingAttention,
     RingAttentionGradient,
@@ -177,6 +176,7 @@ from stagedb.ir.operators.ring import (
     UnpackKeys,
 )
 from stagedb.ir.operators.routing_variants import (
+    CausalSoftmax,
     ChoiceScale,
     ChoiceScaleGradient,
     ChoiceSum,
@@ -190,9 +190,8 @@ from stagedb.ir.operators.routing_variants import (
     SparseMixerGradient,
     TableChoice,
 )
-from stagedb.ir.operators.scored_pairs import ScoredPairs
+from stagedb.ir.operators.scored_pairs import ScaleByParts, ScoredPairs, SumOfParts
 from stagedb.ir.operators.serving import CacheAppend, DraftedTokens, LastTokens, NextTokens
-from stagedb.ir.operators.sinks import SinkShare, SinkShareGradient
 from stagedb.ir.operators.sparse import (
     ChosenWeights,
     DetachedEinsum,
@@ -356,7 +355,7 @@ OPERATORS: dict[str, type[Operator]] = {
         DraftedTokens,
         LastTokens,
         NextTokens,
-        *chosen_heads.OPERATORS,
+        *heads.OPERATORS,
         *compressed.OPERATORS,
         *delta_rule.OPERATORS,
         *differential.OPERATORS,
@@ -368,7 +367,7 @@ OPERATORS: dict[str, type[Operator]] = {
         *selective_scan.OPERATORS,
         *state_space.OPERATORS,
         *token_copies.OPERATORS,
-        *zero_experts.OPERATORS,
+        *routing_variants.OPERATORS,
     )
 }
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stagedb.ir.expressions import Expression, number
-from stagedb.ir.facts import KEYS
-from stagedb.ir.tags import Tag
+from stagedb.ir.facts import KEYS, Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Operator:
     `in_place`: the first output takes the storage of the first input, which nothing reads afterwards.
     `views`: the places of outputs, where there are so many, that are parts of the first input's storage, which they
     keep whole.
-    `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.tags`).
+    `sum_tags`: the tags of those sums. `tags`: its tags in all its uses (`stagedb.ir.facts`).
     `deals`: each rank puts its values under other axes (tokens, slots of experts); nothing is summed over ranks, but
     over those that share one of the axes `sums_over`.
     `keeps_shares`: linear in its first input, so that it passes shares of that on where a region reduces late.
@@ -148,7 +147,7 @@ class Operator:
         return size(KEYS)
 
     def deals_keys(self) -> bool:
-        """Whether it works on the keys that a rank of cp has of a cache that these ranks share (`dealt_keys`).
+        """Whether it works on the keys that a rank of cp has of a cache that these ranks share (`scored_pairs`).
 
         It then gets the number of keys of the whole sequence as their size, and takes its part itself.
         """

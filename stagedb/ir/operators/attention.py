@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.expressions import Expression, smallest
-from stagedb.ir.facts import KEYS
+from stagedb.ir.facts import KEYS, Tag
 from stagedb.ir.operators._base import (
     BEFORE,
     QUERIES,
@@ -25,11 +25,9 @@ from stagedb.ir.operators._base import (
     fused_gradient,
     over,
 )
-from stagedb.ir.operators.dealt_keys import dealt, dealt_positions
 from stagedb.ir.operators.heads import fold_heads, pack, repeat_heads, unpack
-from stagedb.ir.operators.scored_pairs import ScoredPairs, heads_here, log_sum, scaled_products
+from stagedb.ir.operators.scored_pairs import ScoredPairs, dealt, dealt_positions, heads_here, log_sum, scaled_products
 from stagedb.ir.operators.sparse import ChosenWeights, IndexTarget, index_loss
-from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ class Attention(ScoredPairs):
     head, kv_heads, value: the axes of a head of queries and keys, of the heads of keys, and of a head of values.
     chosen: a query sees the keys that an indexer chose (`sparse.KeyIndex`), whose scores and places are two more
     operands; its backward has the indexer's loss.
-    dealt: ranks of cp share the cache (`dealt_keys`): keys are those of this rank, and results have an axis of the
+    dealt: ranks of cp share the cache (`scored_pairs`): keys are those of this rank, and results have an axis of the
     parts in front. A query counts those of the keys that the last one sees that are on the rank.
     """
 
@@ -349,3 +347,42 @@ class Rotary(Operator):
         if self.packed:
             turned[..., -1, :] = inputs[0][..., -1, :]
         return [turned]
+
+
+# Sinks outside the attention kernel: its result is scaled by what the sink leaves of the softmax (torchtitan).
+
+
+@dataclass(frozen=True)
+class SinkShare(Operator):
+    """The share of keys in a softmax that a sink is part of: `sigmoid(lse - sink)`.
+
+    lse (batch, heads, seq) is the log-sum-exp without the sink, whose scores are (heads). The share is (batch, seq,
+    heads).
+    """
+
+    def gradient(
+        self, tracer: "Tracer", op: "Operation", grads: tuple["Tensor | None", ...]
+    ) -> Iterator[tuple[int, "Tensor"]]:
+        name = f"{op.name}.input_gradient"
+        made = [tracer.gradient(x, f"{name}.{i}") for i, x in enumerate(op.inputs)]
+        reads = (arriving(grads), op.outputs[0])
+        tracer.emit(name, SinkShareGradient(), reads, *made, template=INPUT_GRADIENT)
+        yield from enumerate(made)
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        lse, sinks = inputs
+        return [1 / (1 + np.exp(sinks - lse.transpose(0, 2, 1)))]
+
+
+@dataclass(frozen=True)
+class SinkShareGradient(Operator):
+    """The backward of `SinkShare`: the gradients of log-sum-exp and sinks, from the share `p`: `dlse = dp · p · (1 -
+    p)`, and its negative sum.
+    """
+
+    kind: ClassVar[str] = "elementwise"
+
+    def run(self, place: RankPlace, inputs: list[Array]) -> list[Array]:
+        dp, p = inputs
+        slope = dp * p * (1 - p)
+        return [slope.transpose(0, 2, 1), -slope.sum(axis=(0, 1))]

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.expressions import Expression, smallest
-from stagedb.ir.facts import KEYS
+from stagedb.ir.facts import KEYS, Tag
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
 from stagedb.ir.operators.attention import Attention, AttentionGradient, among
 from stagedb.ir.operators.heads import repeat_heads
 from stagedb.ir.operators.scored_pairs import scaled_products
-from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:

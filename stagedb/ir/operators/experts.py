@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from stagedb.ir.facts import DEALT
+from stagedb.ir.facts import DEALT, Tag
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, arriving
-from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:

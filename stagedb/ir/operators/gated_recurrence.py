@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from stagedb.ir.facts import Tag
 from stagedb.ir.operators._base import Array, Operator, RankPlace, fused_gradient
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.state_space import KeepsState, ShortConvolution
-from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.expressions import Expression, smallest
-from stagedb.ir.facts import KEYS
+from stagedb.ir.facts import KEYS, Tag
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, fused_gradient, over
 from stagedb.ir.operators.attention import Attention, AttentionGradient, Softmax
-from stagedb.ir.tags import Tag
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Operation, Tensor, Tracer

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from stagedb.collectives import ALL_TO_ALL, KINDS, CollectiveKind
 from stagedb.ir.expressions import Expression, number, smallest, symbol
+from stagedb.ir.facts import Tag
 from stagedb.ir.operators._base import Array, Operator, RankPlace, arriving
-from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 
 from stagedb.ir.facts import KEYS
 from stagedb.ir.operators._base import QUERIES, Array, Labels, Operator, RankPlace, over
-from stagedb.ir.operators.dealt_keys import ADDED, places
+from stagedb.ir.operators.scored_pairs import ADDED, places
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor
@@ -18,7 +18,7 @@ class CacheAppend(Operator):
     """Writes what new positions add (keys, values, latents) behind that of earlier ones, in a cache that stays.
 
     The kernel reads and writes the new positions alone. Its result, the cache, has all of them. dealt: ranks of cp
-    share the cache, so that each keeps its own of the new positions (`dealt_keys`).
+    share the cache, so that each keeps its own of the new positions (`scored_pairs`).
     """
 
     dealt: bool = False

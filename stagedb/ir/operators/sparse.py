@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.expressions import Expression
-from stagedb.ir.facts import KEYS
+from stagedb.ir.facts import KEYS, Tag
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, Size, arriving, fused_gradient, over
 from stagedb.ir.operators.contraction import Einsum
-from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT, WEIGHT_GRADIENT
 
 if TYPE_CHECKING:

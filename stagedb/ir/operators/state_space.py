@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from stagedb.ir.expressions import Expression, ceiling, number, product, total
+from stagedb.ir.facts import Tag
 from stagedb.ir.operators._base import Array, Operator, RankPlace, Size, arriving, fused_gradient, joined_gradient
 from stagedb.ir.operators.activations import ACTIVATIONS
 from stagedb.ir.operators.latent import JoinLast
-from stagedb.ir.tags import Tag
 from stagedb.workflows.training import INPUT_GRADIENT
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stagedb.collectives import ALL_TO_ALL
 from stagedb.ir.operators._base import Array, Labels, Operator, RankPlace, arriving
-from stagedb.ir.operators.quantize import E4M3, E5M2
+from stagedb.ir.operators.contraction import E4M3, E5M2
 from stagedb.workflows import Template
 from stagedb.workflows.training import INPUT_GRADIENT
 

@@ -23,8 +23,17 @@ from stagedb.models.kinds.lightning_attention import LIGHTNING_ATTENTION
 from stagedb.models.kinds.one_part import CHANNEL_MIXER_ALONE, MIXER_ALONE, MIXER_MAKES_STREAM, MIXER_OF_STREAM, NONE
 from stagedb.models.kinds.own import OwnBlock, part_of
 from stagedb.models.kinds.parallel import PARALLEL, PARALLEL_TWO_NORMS
-from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, KindWord, LayerPart, SizeSymbol, Value, Values
-from stagedb.models.kinds.residual import Residual
+from stagedb.models.kinds.part import (
+    HIDDEN,
+    Architecture,
+    Branch,
+    KindWord,
+    LayerPart,
+    Residual,
+    SizeSymbol,
+    Value,
+    Values,
+)
 from stagedb.models.kinds.selective_scan import SELECTIVE_SCAN
 from stagedb.models.kinds.serial import (
     AFTER_SUM,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stagedb.errors import UsageError
-from stagedb.ir.facts import KEY_PARTS
-from stagedb.ir.tags import Tag
+from stagedb.ir.facts import KEY_PARTS, Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
 from stagedb.models.kinds.head_sizes import head_sizes
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from stagedb.ir import operators as ops
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     ops = DeferredModule("stagedb.ir.operators")
     shared = DeferredModule("stagedb.models.shared_operations")

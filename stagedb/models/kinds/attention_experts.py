@@ -14,7 +14,7 @@ Sources: Zhang et al. 2022 (arXiv 2210.05144), Shen et al. 2024 (arXiv 2404.0741
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.ir.tags import Tag
+from stagedb.ir.facts import Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
 from stagedb.models.kinds.attention import ATTENTION, WORDS
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stagedb.ir import operators as ops
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     ops = DeferredModule("stagedb.ir.operators")
     shared = DeferredModule("stagedb.models.shared_operations")
@@ -98,7 +98,7 @@ def _queries(t: "Tracer", style: "Style", x: "Tensor", order: "Tensor") -> "Tens
     back, q = t.activation("attn.combine", CHOSEN_HEADS), t.activation("attn.q", QUERY)
     t.emit("attn.combine", ops.Combine(), (made, order), back)
     t.enter(REGION)
-    t.emit("attn.q", ops.chosen_heads.ChoicesToHeads(), (back,), q)
+    t.emit("attn.q", ops.heads.ChoicesToHeads(), (back,), q)
     return q
 
 
@@ -122,7 +122,7 @@ def _results(t: "Tracer", style: "Style", context: "Tensor", weights: "Tensor", 
     """The weighted sum of what a token's experts make of the results of their heads."""
     t.enter(REGION)
     own, slots = t.activation("attn.contexts", CHOSEN_HEADS), t.activation("attn.dispatch_contexts", SLOT_HEADS)
-    t.emit("attn.contexts", ops.chosen_heads.HeadsToChoices(), (context,), own)
+    t.emit("attn.contexts", ops.heads.HeadsToChoices(), (context,), own)
     t.enter("router")
     t.emit("attn.dispatch_contexts", ops.DispatchChoices(), (own, order), slots)
     t.enter("experts", Tag.EXPERT)

@@ -16,7 +16,7 @@ from stagedb.models.kinds.serial import normed_branch
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     shared = DeferredModule("stagedb.models.shared_operations")
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.ir.facts import DEALT
-from stagedb.ir.tags import Tag
+from stagedb.ir.facts import DEALT, Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
 from stagedb.models.kinds import token_copies
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from stagedb.ir import tensors
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     ops = DeferredModule("stagedb.ir.operators")
     shared = DeferredModule("stagedb.models.shared_operations")
@@ -93,7 +92,7 @@ def _with_zero_experts(
     y = routed(t, card, style, values, x, own, chosen)
     t.enter("router")
     kept = t.activation("ffn.zero", HIDDEN)
-    t.emit("ffn.zero", ops.zero_experts.ZeroExperts(), (x, zero), kept)
+    t.emit("ffn.zero", ops.routing_variants.ZeroExperts(), (x, zero), kept)
     t.enter("between")
     return shared.add(t, "ffn.with_zero", y, kept)
 
@@ -228,12 +227,12 @@ def token_ids(t: "Tracer") -> "Tensor":
     return t.tensor(TOKENS, ("batch", "seq"), "int64", "input")
 
 
-def _choice(values: Values) -> "ops.TopK | ops.zero_experts.TopKOfAll | ops.GroupedTopK":
+def _choice(values: Values) -> "ops.TopK | ops.routing_variants.TopKOfAll | ops.GroupedTopK":
     """How the experts of a token are chosen by their scores. The score of a group is its largest one with a softmax, as
     in DeepSeek V2 (`group_limited_greedy`), and the sum of its two largest ones otherwise, as in V3 (`noaux_tc`)."""
     groups = int(values["expert_groups"])
     if not groups:
-        return ops.zero_experts.TopKOfAll() if values.get("zero_experts") else ops.TopK()
+        return ops.routing_variants.TopKOfAll() if values.get("zero_experts") else ops.TopK()
     return ops.GroupedTopK(groups, int(values["chosen_groups"]), 1 if values["scores"] == "softmax" else 2)
 
 

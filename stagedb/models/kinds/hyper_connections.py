@@ -9,14 +9,13 @@ sequence.
 from typing import TYPE_CHECKING
 
 from stagedb.lazy_names import DeferredModule
-from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, Values
-from stagedb.models.kinds.residual import Part, Residual
+from stagedb.models.kinds.part import HIDDEN, Architecture, Branch, Part, Residual, Values
 
 if TYPE_CHECKING:
     from stagedb.ir import operators as ops
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     ops = DeferredModule("stagedb.ir.operators")
     shared = DeferredModule("stagedb.models.shared_operations")

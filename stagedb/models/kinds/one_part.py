@@ -7,13 +7,12 @@ that is a whole layer makes the stream after it too.
 from typing import TYPE_CHECKING
 
 from stagedb.lazy_names import DeferredModule
-from stagedb.models.kinds.part import Architecture, Branch, LayerPart, Values
-from stagedb.models.kinds.residual import Part, Residual
+from stagedb.models.kinds.part import Architecture, Branch, LayerPart, Part, Residual, Values
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     shared = DeferredModule("stagedb.models.shared_operations")
 

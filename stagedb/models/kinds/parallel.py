@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
 from stagedb.lazy_names import DeferredModule
-from stagedb.models.kinds.part import Architecture, Branch, Values
-from stagedb.models.kinds.residual import Part, Residual
+from stagedb.models.kinds.part import Architecture, Branch, Part, Residual, Values
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     shared = DeferredModule("stagedb.models.shared_operations")
 

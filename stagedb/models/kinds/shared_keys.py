@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.ir.tags import Tag
+from stagedb.ir.facts import Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.mentions import Word
 from stagedb.models.kinds.attention import ATTENTION
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stagedb.ir import tensors
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     ops = DeferredModule("stagedb.ir.operators")
     tensors = DeferredModule("stagedb.ir.tensors")

@@ -21,7 +21,7 @@ from stagedb.models.kinds.part import Architecture, Branch, Buffers, LayerPart, 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
     from stagedb.models import shared_operations as shared
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     shared = DeferredModule("stagedb.models.shared_operations")
 

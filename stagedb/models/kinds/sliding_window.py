@@ -17,7 +17,7 @@ from stagedb.models.sizes import MOST_TOKENS
 
 if TYPE_CHECKING:
     from stagedb.ir.tensors import Tensor, Tracer
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 
 
 def _forward(t: "Tracer", card: Architecture, style: "Style", values: Values, x: "Tensor") -> Branch:

@@ -12,14 +12,14 @@ With nodes there are two exchanges each way, over the network and then inside th
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from stagedb.ir.tags import Tag
+from stagedb.ir.facts import Tag
 from stagedb.lazy_names import DeferredModule
 from stagedb.models.kinds.part import Rule, Table
 
 if TYPE_CHECKING:
     from stagedb.ir.operators import token_copies as ops
     from stagedb.ir.tensors import Tensor, Tracer
-    from stagedb.models.style import Style
+    from stagedb.models.shared_operations import Style
 else:
     ops = DeferredModule("stagedb.ir.operators.token_copies")
 
