@@ -9,23 +9,22 @@ from stagedb.mentions import OPTIONS, Mention, VerbCall, Word, shown_in
 
 LAYER = Path(__file__).parents[1] / "stagedb" / "store"
 
-ANSWERS = Path(__file__).parents[1] / "stagedb" / "inputs" / "stored_values.py"
+ANSWERS = Path(__file__).parents[1] / "stagedb" / "files" / "stored_values.py"
 """What the core checks of the values that a store answers."""
 
-SETTINGS = ("store_targets", "store_addresses", "store_settings", "password_sources", "settings_files")
+SETTINGS = ("store_targets", "store_settings", "settings_files")
 
 HEADINGS = {
-    "Reach a store": (*SETTINGS, "failures", "connection", "opening", "migrations", "transactions"),
+    "Reach a store": (*SETTINGS, "failures", "connection", "opening", "migrations"),
     "The embedded engine": ("embedded", "private_directory"),
-    "While others work": ("leases", "whole_reads"),
+    "While others work": ("leases",),
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
-    "Queries": ("free_queries", "readonly", "nested_iterations", "cypher_tokens", "rank_nodes"),
+    "Queries": ("free_queries", "rank_nodes"),
     "Graphs, instances, memory, profiles, searches, runs and matches": (
-        *("graphs", "instances", "instance_reading", "profile_reading", "profile_durations", "exports"),
-        *("searches", "search_rows", "search_shards", "runs", "matches"),
+        *("graphs", "instances", "profiles", "exports", "searches", "runs", "matches"),
     ),
     "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs", "run_reading"),
-    "Dumps": ("dump_files", "dumping", "dump_contents", "dumped_marks", "same_stores"),
+    "Dumps": ("dump_contents", "dumping"),
     "Statements of stagedb itself": ("statements",),
 }
 """By heading the modules whose errors are below it."""

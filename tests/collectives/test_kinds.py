@@ -14,7 +14,7 @@ from stagedb.traces import chakra_pb2 as pb
 
 ROOT = Path(__file__).parents[2] / "stagedb"
 FILES = sorted(
-    path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2") and path.parent.name != "collectives"
+    path for path in ROOT.rglob("*.py") if not path.stem.endswith("_pb2") and path != ROOT / "collectives.py"
 )
 NAME = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join(KINDS)})(?![A-Za-z0-9_])")
 TYPE = re.compile("|".join(each.comm_type for each in KINDS.values()))
