@@ -1,4 +1,4 @@
-"""What a tool is: its name, its typed arguments with their JSON schema, and the function that answers."""
+"""Tools: typed arguments with their JSON schema, the function that answers, and messages in the words of agents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

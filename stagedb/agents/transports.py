@@ -1,4 +1,4 @@
-"""How agents reach the tools: over the standard streams of a process that they start, or over HTTP."""
+"""The tools over the Model Context Protocol, and how agents reach them: standard streams, or HTTP with a token."""
 
 from collections.abc import Callable
 from importlib.metadata import version

@@ -1,4 +1,4 @@
-"""Dumps: graphs, instances, profiles, searches and runs of a store in a file, and from a file into a store."""
+"""Dumps of a store's content into a file and back, and push and pull of what another store lacks."""
 
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""A run that was imported, matched with an instance."""
+"""Imported runs matched with an instance, and a system that is fitted to them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

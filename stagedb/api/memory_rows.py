@@ -1,4 +1,4 @@
-"""The memory of an instance as rows: those of the store, or computed without a write."""
+"""The memory of an instance as rows, from the store or computed without a write; and how many requests fit."""
 
 import dataclasses
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Nodes of the store, their neighbours and what joins them, to go from one to the next: bounded in number."""
+"""Nodes of the store, their neighbours and the shortest paths between them: bounded in number."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

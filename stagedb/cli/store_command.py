@@ -1,4 +1,4 @@
-"""`store`: the database itself."""
+"""`store`: the database itself, and the stores that have names."""
 
 import dataclasses
 import re

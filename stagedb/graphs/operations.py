@@ -1,4 +1,4 @@
-"""One laid-out operator as a row of the graph: its computation or its communication."""
+"""Laid-out operators as rows of the graph, and the dataflow between them as its edges."""
 
 import dataclasses
 from collections import defaultdict

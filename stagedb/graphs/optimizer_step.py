@@ -1,4 +1,4 @@
-"""The operations of a block that run once a step: reductions of single gradients, then the optimizer."""
+"""The operations of a block that run once a step: reductions of gradients, then the optimizer, as AdamW or Muon."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

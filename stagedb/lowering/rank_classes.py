@@ -1,4 +1,4 @@
-"""Rank classes: stages whose ranks do the same work, found by the digest of that work."""
+"""Rank classes: stages whose ranks do the same work, and which rank of dp updates which weights."""
 
 import hashlib
 import json

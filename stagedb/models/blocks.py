@@ -1,4 +1,4 @@
-"""The blocks of a decoder-only transformer, forward only: embedding, layer, head.
+"""The blocks of a decoder-only transformer, forward only: embedding, layer, head and its loss.
 
 Regions name where a strategy's rules differ: `embedding`, `between` (norms, residuals), `head`, `loss`; the parts of
 layers have regions of their own (`stagedb.models.kinds`). Nothing here knows a degree, a layout or a collective.
@@ -372,11 +372,11 @@ def _losses(
     losses: dict[int, Tensor] = {}
 
     def predict(depth: int) -> None:
-        with _part_of_blocks(t, depth):
+        with _at_depth(t, depth):
             logits[depth] = logits_of(t, card, weights, made[depth])
 
     def lose(depth: int) -> None:
-        with _part_of_blocks(t, depth):
+        with _at_depth(t, depth):
             losses[depth] = loss_of(t, style, logits[depth], wanted[depth], "loss" if depth else "loss.next")
 
     if style.logits_first:
@@ -390,6 +390,6 @@ def _losses(
     return losses[0], *(losses[depth] for depth in depths[:-1])
 
 
-def _part_of_blocks(t: Tracer, depth: int) -> AbstractContextManager[None]:
+def _at_depth(t: Tracer, depth: int) -> AbstractContextManager[None]:
     """The part of the head's block that predicts the token `depth` places further on."""
     return t.within(part_of(depth)) if depth else nullcontext()

@@ -1,4 +1,4 @@
-"""The device mesh of a plan: rank to coordinates and back, and the communicator groups of each axis.
+"""The device mesh of a plan: rank to coordinates and back, the groups of each axis, and both as a few numbers.
 
 Every group is an arithmetic row of ranks, so that a store can make all groups of a mesh from a few numbers: group
 `index` of an axis has the ranks `start(index) + k * step` for k in 0..members-1, where

@@ -1,4 +1,4 @@
-"""The requests of one step of serving: each with its new tokens and those in its cache, or their sums.
+"""The requests of a step of serving: as people give them, each with its tokens or their sums, and shared prefixes.
 
 An attention needs four sums over requests with `q` new tokens and `k` keys (`k` counts the new tokens too): Σq, Σk,
 Σq² and Σq·k. Engines write these into their traces, for prefills and decodes apart, so that an iteration of a real

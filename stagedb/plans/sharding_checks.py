@@ -1,4 +1,4 @@
-"""Sharding over data-parallel ranks in a plan: its checks, and what a runtime gathers in another way."""
+"""Sharding in a plan, over data-parallel ranks and by a user's strategy: checks that suggest the nearest valid plan."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""How many copies of tokens go to ranks and nodes, where a token is sent once for each of them (`dispatch`).
+"""Copies of tokens and of experts: how many tokens go to ranks and nodes (`dispatch`), and where copied experts are.
 
 With a routing (`routing`) they are counted. Without one they are the expected number where all choices are equally
 likely, as exact fractions that are rounded up to whole copies of a rank's tokens of one micro-batch, for each rank or

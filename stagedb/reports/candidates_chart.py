@@ -1,4 +1,4 @@
-"""The picture of a search: each candidate at its step and its peak, coloured by why it loses or by a word.
+"""Pictures of plans at their step and memory, coloured by a word: the candidates of a search, and lists of plans.
 
 It is inline SVG whose places are in percent, so that its texts keep their size at any width, and neither a style nor a
 script is inside. `shared/candidates.js` adds what a reader does with it: tooltips, colours, choosing a plan.

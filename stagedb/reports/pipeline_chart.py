@@ -1,4 +1,4 @@
-"""The Gantt chart of a page: a row for each lane, with the critical path on it."""
+"""The Gantt chart of a page, with the critical path; and several pipelines on one scale as a picture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A step that was recorded next to the one that its plan expects, by terms that both have."""
+"""What was recorded next to what its plan expects: step, ops and memory, as rows, sentences and a section."""
 
 import dataclasses
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""How two steps differ, term by term: where the time of a rank goes, and what of it."""
+"""How two to eight steps differ, term by term: where the time of a rank goes, and what of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

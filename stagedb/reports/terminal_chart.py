@@ -1,4 +1,4 @@
-"""A step's Gantt chart for a terminal: a row for each lane, columns of time."""
+"""What a lane does over time in few pieces, and a step's Gantt chart for a terminal."""
 
 import textwrap
 from collections.abc import Sequence

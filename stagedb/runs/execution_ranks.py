@@ -1,4 +1,4 @@
-"""Execution traces of PyTorch without the profiles of their ranks: the same ops as of a profile of hosts, and no times.
+"""Execution traces of PyTorch with the profiles of their ranks, which lack shapes and groups, and without profiles.
 
 A node has its place among all calls of the process in the order of their begins, and the node around it. So a call
 lasts, in places, from its own to that of the last call inside it, and the ops of a rank follow as they do from times.

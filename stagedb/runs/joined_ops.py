@@ -1,4 +1,4 @@
-"""Ops of a rank, each joined to the call that launched it, and this to the operator and the annotations around it.
+"""What a recording has of one rank, joined: ops, the calls that launched them, operators and annotations.
 
 A kernel is joined to its call by its number, and the call to the operator around it on its thread, which holds for
 files of every age. What a collective is comes from the kernel, or from the operators around the call, or else from

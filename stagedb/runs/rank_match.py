@@ -1,4 +1,4 @@
-"""The ops of one rank of a run matched with those of its plan, and what is left on either side.
+"""The ops of one rank of a run matched with those of its plan: what was planned, what was seen, and what is left.
 
 Both sequences are aligned as a whole, so that an op is known by what is around it. What is left is then looked for in
 the same gap, and elsewhere: it was moved, has another size, is of another kind, is missing, or is extra.

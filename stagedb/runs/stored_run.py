@@ -1,4 +1,4 @@
-"""A run as the store has it: what views, exports and what-ifs of a run are made of."""
+"""A run as the store has it, what each of its ops waited for, and the run timed again with other durations."""
 
 import re
 from collections import deque

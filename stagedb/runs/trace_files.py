@@ -1,4 +1,4 @@
-"""Files of profilers, by what is in them: the reader of each format."""
+"""Files of profilers: the reader of each format, by what is in them, and the ranks of an import that were read."""
 
 import hashlib
 import os

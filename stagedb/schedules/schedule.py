@@ -1,4 +1,4 @@
-"""What a schedule contains: its order of tasks, and the plans that it suits."""
+"""Schedules: tasks and their orders, the places of chunks in the pipeline, and the plans that a schedule suits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

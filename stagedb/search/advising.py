@@ -1,4 +1,4 @@
-"""The plans near a plan, tried and ranked."""
+"""The plans near a plan: found by one change of a choice, tried in several processes, and ranked."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

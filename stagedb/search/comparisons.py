@@ -1,4 +1,4 @@
-"""A given plan next to the best one of a search: the terms of both, and how many drawn plans are better."""
+"""A given plan next to the best one of a search, and what each region's sharding rules are worth."""
 
 import json
 import random

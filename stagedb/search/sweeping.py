@@ -1,4 +1,4 @@
-"""Plans on systems, timed one by one: the points of a sweep."""
+"""Sweeps: what varies, the points timed one by one, and the derivative of a step by each number of the system."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Plans tried out: the step and the peak memory of each, by the code that instances, profiles and memory have."""
+"""Plans tried out: the step, what bounds it, and the peak memory, by the code that instances and profiles have."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The first page: which store this is, what is new in it, its best plans; and anything in it by a text."""
+"""The first page: which store this is, what is new, its best plans, anything by a text; and the jobs of commands."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

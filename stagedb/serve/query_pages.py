@@ -1,4 +1,4 @@
-"""Questions: the named queries as forms, and their answers."""
+"""Questions: the named queries as forms, free Cypher in an editor, and their answers."""
 
 import functools
 from collections.abc import Mapping, Sequence

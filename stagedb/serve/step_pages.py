@@ -1,4 +1,4 @@
-"""Profiles: their figures and their reports."""
+"""Profiles: their figures, their reports, and the summary of a plan on a page that prints well."""
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request

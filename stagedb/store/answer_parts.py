@@ -1,4 +1,4 @@
-"""What an answer has besides its rows: the nodes and relationships in them, and the plan of the query."""
+"""Values of a free query as plain data, the nodes and relationships in an answer, and the plan of the query."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

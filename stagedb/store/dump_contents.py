@@ -1,4 +1,4 @@
-"""What a dump may contain, by the schema: each node with its properties, joined to what it belongs to."""
+"""What a dump may contain, by the schema, and the files of dumps: gzipped lines of JSON."""
 
 import gzip
 import hashlib

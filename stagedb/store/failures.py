@@ -1,4 +1,4 @@
-"""Errors of the driver and the servers, translated to advice. No message has a password or a query's values."""
+"""Drivers opened, transactions run, and their errors as advice. No message has a password or a query's values."""
 
 import shutil
 from collections.abc import Iterator, Mapping

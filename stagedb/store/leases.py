@@ -1,4 +1,4 @@
-"""Graphs, instances, profiles, searches and runs are built under a lease, and are invisible until they are complete.
+"""Leases: what is built is invisible until it is complete. And reads of several statements that give one thing.
 
 The node of the thing carries `state`, `owner` and `lease` while it is built. The builder renews the lease. A builder
 has died if its lease has run out, or if its process on this machine has ended. The next builder of the same thing

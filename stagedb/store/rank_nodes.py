@@ -1,4 +1,4 @@
-"""Nodes of ranks and groups: written when somebody asks for them, once an instance.
+"""Nodes of ranks and groups: written once an instance, when a text that somebody asks can reach them.
 
 An instance keeps the numbers from which its ranks and groups follow (`stagedb.plans.RankLayout`), and how many of the
 nodes are written. Each transaction writes the next ones and moves these counts, under the lock of the instance. So

@@ -1,4 +1,4 @@
-"""What the configuration file of a user and the file of a project name: stores, the default one, a workspace.
+"""What configuration files name: stores, their addresses, where their passwords are, the default one, a workspace.
 
 Only the user's file has stores, with addresses and where their passwords are. A project's file, which may come from
 somebody else with a checkout, chooses among them: it can name no server that the user has not added, so it can send no

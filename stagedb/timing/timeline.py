@@ -1,4 +1,4 @@
-"""Timelines: when each event of a step begins and ends. A network with a clock.
+"""Timelines: when each event of a step begins and ends, and the critical path through them.
 
 A lane's compute stream runs one node at a time. With `ready`, an idle stream takes the ready node that was issued
 first, as simulators of traces do. With `issue`, it takes the nodes in issue order and waits for each. A communication

@@ -1,4 +1,4 @@
-"""Files next to the traces: the communicator groups, and a manifest that describes the set."""
+"""Files next to the traces: the communicator groups, a manifest that describes the set, and checksums."""
 
 import hashlib
 import importlib.metadata

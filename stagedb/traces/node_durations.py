@@ -1,4 +1,4 @@
-"""Durations of the nodes of traces by parts of rank classes.
+"""Durations of the nodes of traces: by parts of rank classes for new ones, and read from those of runs.
 
 The ops of a class take equally long on the ranks of a lane, and usually on several lanes. A class is divided into parts
 of lanes with equal durations, and each part is encoded once.

@@ -1,4 +1,4 @@
-"""Names of traces on disk: which names are free for new ones, and what may be replaced."""
+"""Places of traces on disk: free names, files that are a set's own, and places that are complete or absent."""
 
 import ctypes
 import os

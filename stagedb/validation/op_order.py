@@ -1,4 +1,4 @@
-"""The program order of a rank: its messages, and the matmuls and attentions between them.
+"""What one rank computes and sends in a step: counts, and the order of messages, matmuls and attentions.
 
 A record has it in `timeline`, run-length coded: `c3` is its collective with id 3, `m5` the item `m5` of
 `matmuls_and_attention`, and `(a b)x32` means 32 times a, b. In a rank's trace the ids of nodes give the order.

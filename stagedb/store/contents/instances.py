@@ -1,4 +1,4 @@
-"""Instantiation: a stored graph copied, inside the store, to the subgraphs of a plan's rank classes.
+"""Instances: a stored graph copied inside the store under a plan, and read back as columns.
 
 Only the store is read, so a graph that another program wrote needs no model code here. Python evaluates each distinct
 expression once and decides the differences between stages. The copy itself is Cypher (`cypher/instantiate`).

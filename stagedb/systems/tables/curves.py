@@ -1,4 +1,4 @@
-"""The curves of a system's tables at usual sizes: what an operator reaches, by its size."""
+"""The curves of a system's tables at usual sizes, and how well a table gives shapes that it was not made from."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

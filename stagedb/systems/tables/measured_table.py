@@ -1,4 +1,4 @@
-"""A table of measured times of one operator in one format, as a function of sizes.
+"""Tables of measured times of operators: the columns of their rows, and a time as a function of sizes.
 
 A time is `base · exp(grid)`. The base is a model with three numbers that come from the table itself: the shortest time,
 the highest rate of FLOPs, and the highest bandwidth. The grid has what the measurements differ from it. Beyond the last
