@@ -29,7 +29,7 @@ from stagedb.serve.access import AccessRules, RefusingGate
 from stagedb.serve.listening import Listening, ServedAt, listen
 from stagedb.serve.shared_store import SharedStore
 
-# The tools over the Model Context Protocol. Only this module and `transports` import its package.
+# The tools over the Model Context Protocol. Only this module imports its package, `mcp`.
 
 INSTRUCTIONS = """\
 A store of execution traces of distributed LLM training and inference, which these tools only read. A graph is a model,

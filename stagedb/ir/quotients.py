@@ -487,7 +487,7 @@ def is_whole(term: Monomial) -> bool:
 
 
 def text_of(value: Fraction) -> str:
-    """The text of a fraction, the same for equal values, which `stagedb.ir.quotients` reads back. value: the
+    """The text of a fraction, the same for equal values, which `read` reads back. value: the
     fraction.
     """
     if not value.above:

@@ -1,8 +1,8 @@
 """The symbolic tensor graph in its stored form: plain rows of names, canonical expressions and edges.
 
 Everything that depends on a degree, a batch or a dtype is an expression (text in the canonical form of
-`stagedb.ir.expressions`). Everything that depends on the strategy or the recipe is in the structure. The dataclasses are
-the labels and properties of the store's symbolic half, field by field.
+`stagedb.ir.expressions`). Everything that depends on the strategy or the recipe is in the structure. The dataclasses
+are the labels and properties of the store's symbolic half, field by field.
 
 Positions. A stage runs a sequence of *blocks* (`embedding`, `layer` × n, `head`), numbered 0..n-1 in forward order. The
 pseudo-block `cut` is at position -1 (if the stage has a predecessor) and at n (if it has a successor). It holds the

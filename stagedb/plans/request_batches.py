@@ -383,7 +383,7 @@ _NATIVE = re.compile(r"execute_context_\d+\(\d+\)_generation_\d+\(\d+\)", re.ASC
 def read_requests(given: str | Sequence[str]) -> tuple[str, ...]:
     """The requests of a step as texts of a plan, each length once.
 
-    given: texts as `stagedb.plans.request_batches.batch_of` reads them, with drawn lengths (`64x1+normal:4000:800`), or
+    given: texts as `batch_of` reads them, with drawn lengths (`64x1+normal:4000:800`), or
     the name that an engine gives an iteration in its trace; or the name of a file with requests. Raises UsageError for
     others.
     """

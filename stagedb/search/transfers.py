@@ -265,7 +265,7 @@ def _transfer(
 # A pipeline's tasks in their order, each with the least time that it takes: a bound of the step with its bubbles.
 #
 # A rank runs its tasks one after the other, and a task needs the message of its neighbour. What a task does to the
-# clocks of its rank is a map (`stagedb.search.transfers`).
+# clocks of its rank is a map (`ClockMap`).
 
 
 class TaskSort(NamedTuple):

@@ -443,7 +443,7 @@ LONGEST_RANGE = 10_000_000
 def check_iterations(text: str) -> None:
     """Raise UsageError if a query walks through a `range` that is too long, or calls it and has walks in walks.
 
-    The text is one that `readonly.check` lets pass.
+    The text is one that `check` lets pass.
     """
     found = list(tokens(text))
     called = [place for place in range(len(found)) if _calls_range(found, place)]
