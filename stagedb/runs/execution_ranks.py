@@ -280,9 +280,9 @@ def _arguments(text: str) -> list[str]:
 # Profiles together with the execution traces of their ranks: shapes, groups, bytes and types that a profile lacks.
 #
 # A node of an execution trace has the number of its call, which is the `Record function id` of the profile's operator.
-# Profiles of before have the numbers of the profiler, which are the same for some programs: they count if all operators
-# that both have with one number have one name. Where they are others, collectives are the same if there are equally
-# many and of the same kinds, in the order of their launches; nothing else is joined then.
+# Older profiles have numbers that the profiler gives. In some programs these equal the numbers of calls: they are used
+# if every number that is in both files has the same name in both. If numbers differ, only collectives are joined, in
+# the order of their launches, and only if both files have equally many of the same kinds.
 #
 # A trace belongs to the profile of its process if nothing contradicts that. Where processes have other numbers, the
 # rank decides together with the operators.

@@ -60,7 +60,8 @@ class CallNode(msgspec.Struct):
     """A node, which is a call. Those of schema 1.0.1 have lists of operands, and their numbers as properties.
 
     id: in the order in which calls begin. ctrl_deps, parent: the node around it. rf_id, tid, seq_id, scope, op_schema:
-    of the call, its thread, autograd's sequence, what made it and the signature of its operator, in files of before.
+    in older schemas, the numbers of the call, of its thread and of autograd's sequence, what made it, and the signature
+    of its operator.
     """
 
     id: int

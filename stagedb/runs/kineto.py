@@ -70,10 +70,10 @@ _DEVICE: Mapping[str | None, int] = {
     "Memcpy": 1,
     "Memset": 2,
 }
-"""Categories of what a device executes, with their places in `CATEGORIES`. Files of before 2022 have capitals."""
+"""Categories of what a device executes, with their places in `CATEGORIES`. Files from before 2022 have capitals."""
 
 _CALLS = (*CALLS, "Runtime")
-"""Categories of the calls that launch it, and that of files of before 2022."""
+"""Categories of the calls that launch it, and that of files from before 2022."""
 
 _CALL, _OPERATOR, _ANNOTATION, _PYTHON = range(len(CATEGORIES), len(CATEGORIES) + 4)
 _KEPT_WITHOUT_PYTHON: Mapping[str | None, int] = {
@@ -169,7 +169,7 @@ class _Reading:
     events: by category, how many. asked: calls that ask gloo for work, and its events. asking: places of their names,
     among as many names as were `looked_at`. recorded: places of collectives, by what events record. shapes: places of
     those that were read, by how the file writes them. numbered: whether operators have the numbers of execution traces;
-    files of before have the profiler's own, which may be the same. memory: what its allocators did.
+    older files have the profiler's own, which may be equal. memory: what its allocators did.
     """
 
     rank: RecordedRank = field(default_factory=RecordedRank)

@@ -412,7 +412,7 @@ class Bounds:
         smaller: Callable[[Plan], Plan],
         made: Callable[[IndexedGraph, Plan], F],
     ) -> F:
-        """The figures of a miniature. known: those of before, by the plan's key and by the miniature's plan."""
+        """The figures of a miniature. known: those computed before, by the plan's key and by the miniature's plan."""
         if key not in known:
             # Plans that differ in what a miniature leaves out have the same one: ZeRO stages share it.
             small = smaller(plan)

@@ -53,7 +53,7 @@ MIGRATIONS = (
     Migration(13, "jobs that commands run", defines=("Job",), oldest=FIRST),
     Migration(14, "iterations of engines that serve", defines=("RunIteration",), oldest=FIRST),
     Migration(15, "memory of runs", defines=("RunMemory", "RunMemoryLevel"), oldest=FIRST),
-    # A program of before takes the length of each run for a number.
+    # An older program would take the length of each run for a number: a run without times has none.
     Migration(16, "runs without times"),
 )
 NEWEST = MIGRATIONS[-1].version
