@@ -131,12 +131,12 @@ _FIELDS = {name: _field(word) for name, word in PLAN_WORDS.items() if word.about
 if TYPE_CHECKING:
 
     class GraphFlags(_Given):
-        """Words that change the structure of a graph."""
+        """Those words of a plan that change the structure of a graph."""
 
         def __init__(self, *, plan: Path | None = None, **words: Unpack[GraphKeywords]) -> None: ...
 
     class PlanFlags(_Given):
-        """Words that lay a training step out over ranks."""
+        """All words of a plan, of training and of serving: those of its graph, and how ranks share the work."""
 
         def __init__(self, *, plan: Path | None = None, **words: Unpack[PlanKeywords]) -> None: ...
 

@@ -273,7 +273,8 @@ class Card:
     def check_requests(self, positions: int, tokens: int | None) -> None:
         """Raise UsageError for requests with more positions than the model has.
 
-        positions: those of the longest. tokens: how many of each are new, if all requests are alike.
+        positions: those of the longest. tokens: the number of new ones of each request, for the way out that the error
+        names; None if requests differ.
         """
         if positions <= self.max_positions:
             return

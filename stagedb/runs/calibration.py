@@ -152,7 +152,7 @@ class _Modelled:
         self._lane = lane_numbers(run.workload, base.network(len(run.workload.ranks)))
 
     def ns(self, rank: int, op: int) -> Fraction:
-        """The ns that an op takes."""
+        """The modelled ns of an op. On a blank system, those of a matmul or attention are of its FLOPs at 1 TFLOP/s."""
         columns = self._run.workload.class_of(rank)
         if self._is_blank and columns.ops.kind[op] in WORK:
             cp_kind = str(self._run.workload.plan.get("cp_kind", ""))
@@ -160,7 +160,7 @@ class _Modelled:
         return Fraction(int(self._alone[int(self._lane[rank])].ns[op]))
 
     def copied(self, rank: int, op: int) -> Fraction:
-        """The ns in which the framework copies for a collective next to an op."""
+        """The modelled ns in which the framework copies for a collective next to an op."""
         lane = int(self._lane[rank])
         return Fraction(int(self._copies[lane].ns[op]) - int(self._alone[lane].ns[op]))
 

@@ -174,7 +174,8 @@ class SimulatedCollective:
         spread = Spread(self.network, self.placement)
         paces = {each.dimension: spread.pace(each, self.whole) for each in self.placement.spans}
         if self.placement.ring:
-            # A step may also cross a dimension along which no two members are in one row.
+            # A step from a member to the next may also cross a dimension without a span: there, members with different
+            # places differ in another dimension too.
             others = range(len(self.network))
             return {**{at: self.network[at].pace(self.whole) for at in others}, **paces}
         return paces
