@@ -73,7 +73,7 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def shards(self) -> int:
-        """Ranks that gradients are reduced over, and that share what is sharded: dp and cp, divided by the copies."""
+        """Number of ranks that gradients are reduced over, and share what is sharded: dp and cp over the copies."""
         return self.dp // self.hsdp * (self.cp if self.options.cp_grad_sync else 1)
 
     @property
@@ -83,17 +83,18 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def expert_ranks(self) -> int:
-        """Ranks that experts are spread over, in parts or as copies."""
+        """Number of ranks that experts are spread over, in parts or as copies."""
         return math.prod(getattr(self, axis) for axis in self.expert_axes)
 
     @property
     def exchanging(self) -> int:
-        """Ranks that exchange tokens on their way to experts: those of ep, in groups of ranks with the same tokens."""
+        """Number of ranks that send tokens to each other for their experts: ep, where ranks of tp with the same tokens
+        count once."""
         return max(self.ep // (self.tp if self.options.experts_of_tp else 1), 1)
 
     @property
     def edp(self) -> int:
-        """Ranks that hold the same experts."""
+        """Number of ranks that hold the same experts."""
         return self.expert_ranks // self.ep
 
     @property
