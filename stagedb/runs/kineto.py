@@ -462,7 +462,7 @@ def _chosen(entries: Sequence[EntryT], which: Chosen) -> Iterator[EntryT]:
 
 def _of_several_ranks(rank: RecordedRank) -> bool:
     """Whether calls of different processes have one number: a process numbers its calls, each with another number."""
-    # The other half of a call may be where a device has the place of a process.
+    # An MTIA records its half of a call too, as an event whose process is the number of the device: that is no process.
     devices = {number for number, _ in rank.streams}
     processes: Numbering[Hashable] = Numbering()
     of_threads = [key[0] if isinstance(key, tuple) else key for key in rank.threads]

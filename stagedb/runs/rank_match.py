@@ -113,7 +113,7 @@ class PlannedRun:
         return int(self.program.workload.ranks.number[rank]), self.stage_of(rank)
 
     def ops(self, rank: int) -> list[PlannedOp]:
-        """What a rank should run, in the order of issue."""
+        """The matmuls, attentions and communications that a rank should run, in the order of issue."""
         columns, stage = self.program.workload.class_of(rank), self.stage_of(rank)
         order = issued(self.program.plan, columns, stage)
         rows = {op: self._op(columns, op, stage, rank) for op in np.unique(order.op).tolist()}
@@ -576,7 +576,10 @@ class _Left:
         self.seen = list(range(gap.first[1], gap.last[1]))
 
     def paired(self, fits: Callable[[int, int], bool]) -> list[OpPair]:
-        """Pairs of those that fit, in their order; they are left no more."""
+        """Pairs of a planned and a recorded op that fit, in the order of the planned ones; both are taken out.
+
+        fits: whether two ops, by their places, are a pair.
+        """
         found = []
         for place in list(self.planned):
             other = next((each for each in self.seen if fits(place, each)), None)

@@ -21,7 +21,8 @@ class Calibration:
     """A fitted number: how many times its measured time an operator takes in a step.
 
     frameworks: those that run it with the same kernel; empty: all. systems: the presets with the accelerator that it
-    was fitted on, or one of its kind; empty: all. reason: what makes the operator slower. rows: that fixed it.
+    was fitted on, or one of its kind; empty: all. reason: what makes the operator slower. rows: the number
+    of published steps that it was fitted to.
     """
 
     operator: str
