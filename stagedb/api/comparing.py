@@ -214,7 +214,7 @@ class SeenAgainstPlan:
 
     @property
     def time(self) -> Rows:
-        """ns of the step, of each of its terms and of a call of each kind: expected, seen, their ratio."""
+        """How long the step, each of its terms and a call of each kind take [ns]: expected, seen, and their ratio."""
         rows: list[tuple[Any, ...]] = [("step", "ns", *(each.step for each in self.sums))] if self.sums else []
         rows += [(each.text, "ns a rank", *map(round, each.values)) for each in self.terms]
         pairs = ((*row, row[3] / row[2] if row[2] else None) for row in rows)
