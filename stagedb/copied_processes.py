@@ -39,12 +39,12 @@ class Copies:
 
     @property
     def idle(self) -> int:
-        """Questions that can be asked now without waiting."""
+        """Number of questions that can be asked now without waiting."""
         return len(self.channels) - len(self._asked) if self.channels else 1 - len(self._here)
 
     @property
     def busy(self) -> int:
-        """Questions without an answer."""
+        """Number of questions without an answer."""
         return len(self._asked) + len(self._here)
 
     def ask(self, question: Any) -> None:

@@ -4,5 +4,5 @@ import os
 
 
 def usable_cores() -> int:
-    """Cores that the system lets this process run on; `taskset` and batch systems give it fewer than there are."""
+    """Number of cores that this process may run on: `taskset` and batch systems give it fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

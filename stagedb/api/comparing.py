@@ -412,7 +412,7 @@ def work_verdict(
 
 
 def _tokens(plan: Mapping[str, Any]) -> int:
-    """Tokens of a step; without a global batch size there is one micro-batch a data-parallel rank."""
+    """Number of tokens of a step; without a global batch size there is one micro-batch a data-parallel rank."""
     return int((plan["global_batch_size"] or plan["micro_batch_size"] * plan["dp"]) * plan["seq_len"])
 
 

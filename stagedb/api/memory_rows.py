@@ -217,7 +217,7 @@ def counted(
 
 
 def _requests(plan: Plan) -> int:
-    """Requests of a rank in one micro-batch."""
+    """Number of requests of a rank in one micro-batch."""
     batch = plan.request_batch
     return plan.micro_batch_size if batch is None else batch.sums.n
 
@@ -320,7 +320,7 @@ class _Sizes:
 
     @property
     def _together(self) -> int:
-        """Requests of a plan that is tried: as many as ranks of cp that deal them to experts, else one."""
+        """Number of requests of a plan that is tried: as many as ranks of cp that deal them to experts, else one."""
         return self.wanted.plan.cp if "E" in self.wanted.source.sizes else 1
 
     def _plan(self, tokens: int) -> Plan:

@@ -173,7 +173,7 @@ def _in_forward_order(blocks: Sequence[Block]) -> list[tuple[str, bool]]:
 
 
 def _before(numbers: Sequence[int], index: int, stages: int, placement: ChunkPlacement) -> int:
-    """Layers of the chunks before this number's on its stage, given the number of layers of each number."""
+    """Number of layers of the chunks before this number's on its stage, given the number of layers of each number."""
     stage, chunk = placement.located(index, stages)
     return sum(numbers[number] for number in placement.chunks_of(stage, stages, chunk))
 

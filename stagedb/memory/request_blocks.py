@@ -83,17 +83,17 @@ class RequestFit:
 
     @property
     def each(self) -> int:
-        """Blocks that one request takes, those of a shared prefix included."""
+        """Number of blocks that one request takes, those of a shared prefix included."""
         return -(-self.tokens // self.block_tokens)
 
     @property
     def _once(self) -> int:
-        """Blocks of the shared prefix."""
+        """Number of blocks of the shared prefix."""
         return self.shared // self.block_tokens
 
     @property
     def requests(self) -> int:
-        """Requests whose caches fit at once."""
+        """Number of requests whose caches fit at once."""
         if self.even:
             return max(self.blocks - self._once, 0) // (self.each - self._once)
         return max(self.cache - self.prefix, 0) // (self.request - self.prefix)

@@ -104,7 +104,7 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def keys(self) -> int:
-        """Positions of a sequence with keys at the end of a step: those of its cache, then those of its tokens."""
+        """Number of positions of a sequence with keys at the end of a step: those of its cache and of its tokens."""
         return self.seq_len + self.cache_len
 
     @property
@@ -114,7 +114,7 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def positions(self) -> int:
-        """Positions (tokens with those in the cache) of the longest sequence or request."""
+        """Number of positions (tokens with those in the cache) of the longest sequence or request."""
         batch = self.request_batch
         return self.keys if batch is None else batch.longest
 
@@ -142,7 +142,7 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def drafted(self) -> int:
-        """Tokens of a draft that a step checks for each request; 0 in workflows without drafts."""
+        """Number of tokens of a draft that a step checks for each request; 0 in workflows without drafts."""
         if not self.workflow.drafts:
             return 0
         batch = self.request_batch
@@ -168,7 +168,7 @@ class PlanFields(LayoutAspects, _Structure):
 
     @property
     def microbatches(self) -> int:
-        """Micro-batches that each data-parallel rank runs in a step."""
+        """Number of micro-batches that each data-parallel rank runs in a step."""
         return self.batch // (self.micro_batch_size * self.dp)
 
     @property

@@ -70,7 +70,7 @@ class RequestGroup:
 
     @property
     def keys(self) -> int:
-        """Keys of one request at the end of the step."""
+        """Number of keys of one request at the end of the step."""
         return self.new + self.cached
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class RequestBatch:
 
     @property
     def longest(self) -> int:
-        """Keys of the longest request; of sums the mean, rounded up, as no request is shorter than the longest."""
+        """Number of keys of the longest request; of sums a lower bound of it, their mean, rounded up."""
         if self.groups:
             return max(each.keys for each in self.groups)
         return max(_up(each.k, each.n) for each in (self.prefill, self.decode) if each.n)

@@ -320,7 +320,7 @@ def execution_trace(path: Path, found: CallNodes) -> ExecutionTrace:
 
 
 def _world(rows: Sequence[Any], groups: Sequence[ProcessGroup]) -> int | None:
-    """Ranks of the job, as far as the list of groups has them."""
+    """Number of ranks of the job, as far as the list of groups has them."""
     sizes = [row.get("group_size") for row in rows if isinstance(row, dict)]
     known = [size for size in sizes if type(size) is int and 0 < size <= MOST_RANKS]
     last = [max(group.ranks) + 1 for group in groups if group.ranks]

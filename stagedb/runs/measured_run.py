@@ -196,7 +196,7 @@ class RecordedRun:
 
     @property
     def job_ranks(self) -> int:
-        """Ranks of the job, of which some may not have been recorded."""
+        """Number of ranks of the job, of which some may not have been recorded."""
         return max([len(self.ranks), max(self.ranks) + 1, *(trace.world or 0 for trace in self.ranks.values())])
 
     @cached_property

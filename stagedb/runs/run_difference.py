@@ -53,7 +53,7 @@ class RunSums:
 
     @property
     def steps(self) -> int:
-        """Steps that the profiler numbered; 1 without."""
+        """Number of steps that the profiler numbered; 1 without."""
         return max(len(self.numbers), 1)
 
     @property

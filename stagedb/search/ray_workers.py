@@ -102,12 +102,12 @@ class RayWorkers:
 
     @property
     def idle(self) -> int:
-        """Questions that can be asked now without waiting."""
+        """Number of questions that can be asked now without waiting."""
         return max(0, len(self._ready) - len(self._again))
 
     @property
     def busy(self) -> int:
-        """Questions without an answer."""
+        """Number of questions without an answer."""
         return len(self._asked) + len(self._again)
 
     def start_all(self) -> None:

@@ -137,7 +137,7 @@ class ServingPlan:
 
     @property
     def at_once(self) -> int:
-        """Requests that are served at the same time: all that engines have places for, if prefills keep up."""
+        """Number of requests served at the same time: all that engines have places for, if prefills keep up."""
         last = self.engines[-1]
         places = last.count * last.layout.dp * last.point.requests
         if last.role is Role.BOTH:
@@ -148,7 +148,7 @@ class ServingPlan:
 
     @property
     def used(self) -> int:
-        """Accelerators that have an engine."""
+        """Number of accelerators that have an engine."""
         return sum(each.count * each.layout.ranks for each in self.engines)
 
 
@@ -246,7 +246,7 @@ class _ServingSearch:
         return EngineSteps(self.trials, StepWords(self.layouts[at], self.traffic), self.check_tp)
 
     def _domain(self, ranks: int) -> int:
-        """Ranks with a fast network among them."""
+        """Number of ranks that the innermost dimension of the network connects. ranks: those of the job."""
         return self.trials.system.network(ranks)[0].size or ranks
 
     def _count(self, ranks: int, size: int, others: tuple[int, int] = (0, 1)) -> int:

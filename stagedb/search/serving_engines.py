@@ -52,7 +52,7 @@ class ServingLoad:
 
     @property
     def computed(self) -> int:
-        """Tokens of a prompt that are computed: those behind the shared prefix."""
+        """Number of tokens of a prompt that are computed: those behind the shared prefix."""
         return self.prompt - self.prefix
 
     @property
@@ -71,12 +71,12 @@ class ServingLoad:
 
     @property
     def context(self) -> int:
-        """Tokens in the cache of a request before a step of decode, in the mean of its steps, rounded up."""
+        """Number of tokens in the cache of a request before a step of decode, in the mean of its steps, rounded up."""
         return self.prompt + (self.output - 1) // 2
 
     @property
     def longest(self) -> int:
-        """Tokens in the cache of a request before its last step."""
+        """Number of tokens in the cache of a request before its last step."""
         return self.prompt + self.output - 2
 
     def parts(self, chunk: int) -> int:
@@ -96,12 +96,12 @@ class EngineLayout:
 
     @property
     def dp(self) -> int:
-        """Ranks that have requests of their own."""
+        """Number of ranks that have requests of their own."""
         return int(self.words["dp"])
 
     @property
     def sharing(self) -> int:
-        """Ranks that share a request: of tensor parallelism, on all stages."""
+        """Number of ranks that share a request: of tensor parallelism, on all stages."""
         return self.ranks // self.dp
 
 

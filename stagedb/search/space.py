@@ -227,7 +227,7 @@ class Space:
 
     @property
     def batch(self) -> int:
-        """Sequences of a step."""
+        """Number of sequences of a step."""
         return int(self.words["global_batch_size"])
 
     def groups(self) -> Iterator[dict[str, Any]]:

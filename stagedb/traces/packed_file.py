@@ -308,7 +308,7 @@ class Packed:
 
     @property
     def world(self) -> int:
-        """Ranks of the job."""
+        """Number of ranks of the job."""
         return int(self.index["set"]["world"])
 
     def classes_of(self, ranks: Ints) -> list[str]:

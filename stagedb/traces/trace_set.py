@@ -93,7 +93,7 @@ class TraceSet:
 
     @property
     def world(self) -> int:
-        """Ranks of the job, requested or not."""
+        """Number of ranks of the job, requested or not."""
         return int(self.facts["world"])
 
     @property

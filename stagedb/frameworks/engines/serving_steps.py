@@ -41,7 +41,7 @@ class Ranks:
 
     @property
     def together(self) -> int:
-        """Ranks that share the experts of a layer."""
+        """Number of ranks that share the experts of a layer."""
         return self.tp * self.dp
 
     @property

@@ -28,7 +28,7 @@ def applies(spread: Spread) -> bool:
 
 
 def _levels(members: int) -> int:
-    """Levels of a binary tree."""
+    """Number of levels of a binary tree."""
     return (members - 1).bit_length()
 
 

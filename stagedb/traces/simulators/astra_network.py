@@ -60,7 +60,7 @@ class _Load:
 
     @property
     def members(self) -> int:
-        """Ranks that take part."""
+        """Number of ranks that take part."""
         return 2 if self.placement is None else self.placement.members
 
     @property
