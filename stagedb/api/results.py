@@ -492,7 +492,7 @@ class Profile:
 
     @property
     def coverage(self) -> Coverage:
-        """How much of the step was measured."""
+        """How many ops of the step, and how much of its time, have a measured duration."""
         return self.job.durations.coverage
 
     @property

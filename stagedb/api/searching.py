@@ -352,8 +352,8 @@ def _go_on(
     whole = searching.merged(asked.request, asked.card, asked.systems, parts, of)
     if whole.covered:
         return whole
-    # A shard ruled out plans by a plan that no shard has: that plan's shard was removed, and searched by another
-    # version.
+    # A shard left out plans because of a better plan that no shard has any more: the shard with that plan was removed,
+    # and searched again by another version. The plans that were left out are tried here.
     return run(known=[*known, *whole.timed], settled=settled)
 
 

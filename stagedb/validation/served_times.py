@@ -137,9 +137,9 @@ def predict_served(
 ) -> list[ServedTime]:
     """The time a token of each row, in their order.
 
-    A step computes a part of one prompt, of at most as many tokens as the longest of a search. processes: that time
-    steps; None: one on each core. Rows that no search has are without a time, with the reason. progress: called with
-    the number of rows that are done, and of all.
+    Each step computes a part of one prompt next to the tokens of decodes: at most the largest number of tokens that a
+    search tries (`CHUNKS`). A row of an engine that a search does not try has no time, but the reason. processes: the
+    number that time steps; None: one on each core. progress: called with the number of rows that are done, and of all.
     """
     found: dict[int, ServedTime] = {}
     work: list[tuple[int, Card, EngineLayout, ServingLoad]] = []

@@ -46,7 +46,11 @@ def sent_once(
     order: "Tensor",
     experts: "Callable[[Tensor], Tensor]",
 ) -> "Tensor":
-    """The sum of the results of each token's experts. experts: their operators, from slots to slots."""
+    """Send each token once to each rank, or each node, that has experts of it, and return the sum of their results.
+
+    x: the tokens. weights, order: the weight and the slot of each of a token's choices. experts: makes the operators of
+    the experts, from slots to slots.
+    """
     size, nodes = x.axes[-1], style.dispatch == "nodes"
     first = ops.CopyOnce("nodes" if nodes else "ranks")
     sent = _copies(t, "ffn.pack", first, (first.hop,), (x, weights, order))
