@@ -8,7 +8,6 @@ from stagedb.api import catalog, lookup
 from stagedb.api.results import RunInfo
 from stagedb.mentions import OPTIONS, call
 from stagedb.store import Statement, Store, Table
-from stagedb.systems import system_names
 
 MEMORY = re.compile(r":Memory(Level|Tensor)?\b")
 """Labels of the nodes that `memory` writes."""
@@ -123,7 +122,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 def preset_of(run: RunInfo) -> str | None:
     """The preset whose words are among those of a run's accelerators, the one with most; None without one."""
     words = _words(run)
-    found = [each for each in system_names() if words.issuperset(each.split("-"))]
+    found = [each for each in _presets() if words.issuperset(each.split("-"))]
     return max(found, key=lambda each: each.count("-"), default=None)
 
 
@@ -133,7 +132,7 @@ def other_system(run: RunInfo, instance: str, system: str) -> str:
     instance: id of the plan's instance. system: name of the system of its profile. Empty if both are the same, and
     where names do not show it: systems of one's own may have any, and not every recording has those of its devices.
     """
-    if system not in system_names():
+    if system not in _presets():
         return ""
     on_cpus = run.tool == "kineto" and not run.devices
     # A device whose name has no number, such as `GPU`, may be any.
@@ -148,6 +147,14 @@ def other_system(run: RunInfo, instance: str, system: str) -> str:
         f"the plan is timed on {system}, and the run was recorded on {recorded}: their times differ by that, too; "
         f"{', and '.join(ways)}"
     )
+
+
+def _presets() -> tuple[str, ...]:
+    """The names of the systems that come with the program."""
+    # Few answers are about systems, which take longer to load than a query.
+    from stagedb.systems import system_names
+
+    return system_names()
 
 
 def _words(run: RunInfo) -> set[str]:

@@ -20,7 +20,8 @@ from stagedb.runs.rank_trace import NONE
 from stagedb.runs.stored_run import Dependencies, RunOpFacts, StoredCollective, StoredRun
 from stagedb.systems.system import System
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.traces.encoding import COMM_TYPES, NODE_TYPES, VERSION, EncodedClass, RankBytes, node_name, whole_micros
+from stagedb.traces.encoded_class import EncodedClass, RankBytes
+from stagedb.traces.encoding import COMM_TYPES, NODE_TYPES, VERSION, node_name, whole_micros
 from stagedb.traces.simulators import SimulatedJob, Traffic
 from stagedb.traces.trace_rules import GAP_KIND, HOST_KIND, TRANSFER_KIND
 from stagedb.traces.trace_set import ClassTraces, TraceSet

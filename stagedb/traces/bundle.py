@@ -18,7 +18,8 @@ from stagedb.files import open_regular, read_text
 from stagedb.lowering.columns import TASK_KINDS, ClassColumns, Step, Workload
 from stagedb.lowering.columns import Groups as GroupColumns
 from stagedb.lowering.issue_order import Sequence as Nodes
-from stagedb.traces.encoding import VERSION, EncodedClass, RankBytes, rank_files
+from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
+from stagedb.traces.encoding import VERSION
 from stagedb.traces.formats import RankFiles, TraceFormat
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import format_ranks

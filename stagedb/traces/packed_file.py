@@ -25,7 +25,7 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.files import open_regular, path_text
 from stagedb.lowering.columns import TASK_KINDS
 from stagedb.mentions import call
-from stagedb.traces.encoding import EncodedClass, RankBytes
+from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.packed_index import groups_of, is_int, job_of, parse_index, wrong_files, wrong_index
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.rank_sets import parse_ranks

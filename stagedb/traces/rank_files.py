@@ -23,7 +23,7 @@ import numpy as np
 from stagedb.errors import StagedbError, UnfinishedError
 from stagedb.files import path_text
 from stagedb.mentions import Word
-from stagedb.traces.encoding import EncodedClass, RankBytes, rank_files
+from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.formats import DEFAULT, RankFiles, format_named
 
 Progress = Callable[[int], None]

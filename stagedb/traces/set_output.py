@@ -27,7 +27,7 @@ from stagedb.traces.bundle import (
     set_crcs,
     write_texts,
 )
-from stagedb.traces.encoding import rank_files
+from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.formats import DEFAULT as DEFAULT_FORMAT
 from stagedb.traces.formats import PACKED, ClassFiles, OneFile, Option, RankFiles, TraceFormat, format_named
 from stagedb.traces.output_places import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stagedb.traces.encoding import EncodedClass, RankBytes
+from stagedb.traces.encoded_class import EncodedClass, RankBytes
 from stagedb.traces.protobuf_columns import Ints
 from stagedb.traces.simulators import Groups, SimulatedJob, Simulator
 

@@ -19,7 +19,7 @@ from stagedb.plans import Mesh, typed_words
 from stagedb.store.contents.instances import read_program
 from stagedb.systems.cost_model import ORTHOGONALISATION
 from stagedb.traces import chakra_pb2 as pb
-from stagedb.traces.encoding import rank_files
+from stagedb.traces.encoded_class import rank_files
 from stagedb.traces.exporting import trace_set
 from stagedb.traces.trace_reading import TraceColumns, parse_trace
 from stagedb.validation.op_order import CountedMessage, Counts, Event, traced, works

@@ -19,7 +19,7 @@ def test_a_report_of_a_search_by_its_id(run: Run, tmp_path: Path) -> None:
     assert done.out.startswith(f"{page}: the best of {plans} plans takes ") and "open it in a browser" in done.out
     text = page.read_text(encoding="utf-8")
     assert f'<td class="w">{best}</td>' in text
-    assert "stagedb search --model llama3.2-1b --ranks 4 --global-batch-size 8 --seq-len 1024 --allow none" in text
+    assert "stagedb search --model llama3.2-1b --ranks 4 --global-batch-size 4 --seq-len 1024 --allow none" in text
     again = run("report", id[:8], "--out", str(page))
     assert again.status == 2 and "exists: name another file" in again.err
     for refused, message in (

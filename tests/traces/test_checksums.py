@@ -15,7 +15,7 @@ from stagedb.api import Stagedb
 from stagedb.errors import UsageError
 from stagedb.store import Store
 from stagedb.traces.bundle import CHECKSUMS, file_crc, rank_crcs, read_checksums
-from stagedb.traces.encoding import EncodedClass, RankBytes, rank_files
+from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.set_validation import validate_traces
 from tests.ir.tiny import card
 from tests.sampling import examples

@@ -14,7 +14,8 @@ from stagedb.lowering.issue_order import sequence
 from stagedb.plans import GraphOptions, Plan
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces import protobuf_columns as wire
-from stagedb.traces.encoding import RankFields, encode, rank_bytes, rank_files
+from stagedb.traces.encoded_class import rank_files
+from stagedb.traces.encoding import RankFields, encode, rank_bytes
 from tests.sampling import examples
 from tests.traces.plain import parse, plain_dependencies, plain_nodes, serialize
 from tests.traces.synthetic import FORWARD, INPUT_GRADIENT, STEP, WEIGHT_GRADIENT, Op, columns, stage_tasks, workload

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stagedb.traces.encoding import EncodedClass, RankBytes, rank_files
+from stagedb.traces.encoded_class import EncodedClass, RankBytes, rank_files
 from stagedb.traces.rank_files import TraceTarget, WriteJob, save_classes, writers
 
 

@@ -142,7 +142,7 @@ def size(traces: "TraceSet") -> int:
 def _class_table(prefix: str, each: "ClassTraces") -> "tuple[pa.Table, dict[str, np.ndarray[Any, Any]]]":
     """The nodes of a class; and by role the values of its ranks, in the order of `each.ranks.ranks`."""
     from stagedb.traces import chakra_pb2 as pb
-    from stagedb.traces.encoding import rank_files
+    from stagedb.traces.encoded_class import rank_files
     from stagedb.traces.trace_reading import parse_trace
 
     _, buffer = next(rank_files(each.encoded, each.ranks))
