@@ -109,7 +109,7 @@ SEAMS: dict[str, Callable[[Any], None]] = {
     "stagedb.runs.trace_files": lambda module: wrap(module.KeptRanks, "keep", lambda *_: "import.kept"),
     "stagedb.traces.set_output": of_stages,
     "stagedb.traces.output_places": of_names,
-    "stagedb.traces.encoding": of_files,
+    "stagedb.traces.encoded_class": of_files,
     "pyarrow.parquet": lambda module: wrap(module, "write_table", lambda *_: "export.file"),
 }
 
