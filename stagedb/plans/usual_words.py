@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, plain_words
+from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, default_words, plain_words
 from stagedb.plans.dtypes import Dtypes
 
 USUAL_RECIPE: str = GRAPH_WORDS["recipe"].default
@@ -13,8 +13,5 @@ def usual_words(recipe: str) -> dict[str, Any]:
 
     recipe: the framework's name. Raises UsageError for a name that is not known.
     """
-    words = {
-        name: list(word.default) if isinstance(word.default, tuple) else word.default
-        for name, word in {**LAYOUT_WORDS, **GRAPH_WORDS}.items()
-    }
+    words = default_words({**LAYOUT_WORDS, **GRAPH_WORDS})
     return {**words, "recipe": recipe, **plain_words(FORMAT_WORDS, Dtypes.of(recipe))}

@@ -31,6 +31,7 @@ __all__ = [
     "LayoutAspects",
     "PlanWord",
     "chosen_words",
+    "default_words",
     "plain_words",
 ]
 
@@ -88,9 +89,15 @@ def plain_words(words: Mapping[str, PlanWord], values: object) -> dict[str, Any]
     return {name: _plain(getattr(values, word.field)) for name, word in words.items()}
 
 
+def default_words(words: Mapping[str, PlanWord]) -> dict[str, Any]:
+    """The defaults of words as JSON values."""
+    return {name: _plain(word.default) for name, word in words.items()}
+
+
 def chosen_words(words: Mapping[str, PlanWord], plain: Mapping[str, Any]) -> dict[str, Any]:
     """The words that have another value than their default.
 
     plain: values of words, as `plain_words` has them.
     """
-    return {name: value for name, value in plain.items() if value != _plain(words[name].default)}
+    usual = default_words(words)
+    return {name: value for name, value in plain.items() if value != usual[name]}
