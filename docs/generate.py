@@ -65,8 +65,7 @@ def cli_reference() -> str:
     helps = {name: _help(name) for name in command_names()}
     uses = Counter(entry for each in helps.values() for entry in each.entries)
     common = {entry for entry, count in uses.items() if count > 1}
-    parts = [f"```text\n{help_of('')}\n```\n"]
-    parts.append(f"## Words of a plan\n\n```text\n{_printed('help', 'plan')}\n```\n")
+    parts = [f"```text\n{help_of('')}\n```\n", _word_table()]
     parts.append(
         "## Options of several commands\n\n"
         + _option_table(sorted(common, key=lambda entry: (entry.name, entry.flags, entry.text)))
@@ -100,17 +99,40 @@ class Help:
 
 
 def _help(name: str) -> Help:
-    head, *groups = re.split(r"\n(?=[A-Z][^.\n]*:\n)", help_of(name))
+    head, groups = _groups(help_of(name))
     usage, _, about = head.partition("\n")
     words, entries = "", list[HelpEntry]()
-    for group in groups:
-        title, _, text = group.partition(":\n")
+    for title, text in groups:
         if title == "Words of the plan":
             words = _plan_words(text)
         else:
-            entries += [_entry(each) for each in re.split(r"\n(?=  \S)", text.rstrip()) if each.strip()]
-    lines = [" ".join(line.strip() for line in part.splitlines()) for part in about.strip().split("\n\n")]
+            entries += _entries(text)
+    summary, *more = [" ".join(part.split()) for part in about.strip().split("\n\n")]
+    lines = [f"{summary} {more[0]}", *more[1:]] if more else [summary]
     return Help(usage.removeprefix("Usage: "), _unbroken("\n\n".join(lines)), tuple(entries), words)
+
+
+def _word_table() -> str:
+    """The section of the words of a plan: what `stagedb help plan` prints, in one table."""
+    head, groups = _groups(_printed("help", "plan"))
+    rows = [
+        row
+        for title, text in groups
+        for row in (f"| **{title}** | |", *(_option_row(entry) for entry in _entries(text)))
+    ]
+    about = _unbroken(" ".join(head.split()))
+    return "\n".join([f"## Words of a plan\n\n{about}\n\n| option | what it does |", "|---|---|", *rows]) + "\n"
+
+
+def _groups(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """What a help text begins with, and its groups of options, each with its title."""
+    head, *groups = re.split(r"\n(?=[A-Z][^.\n]*:\n)", text)
+    parts = [group.partition(":\n") for group in groups]
+    return head, [(title, options) for title, _, options in parts]
+
+
+def _entries(text: str) -> list[HelpEntry]:
+    return [_entry(each) for each in re.split(r"\n(?=  \S)", text.rstrip()) if each.strip()]
 
 
 def _entry(text: str) -> HelpEntry:
@@ -125,8 +147,11 @@ def _unbroken(text: str) -> str:
 
 
 def _option_table(entries: list[HelpEntry]) -> str:
-    rows = [f"| `{_cell(each.flags)}` | {_cell(each.text)} |" for each in entries]
-    return "\n".join(["| option | what it does |", "|---|---|", *rows]) + "\n"
+    return "\n".join(["| option | what it does |", "|---|---|", *(_option_row(each) for each in entries)]) + "\n"
+
+
+def _option_row(entry: HelpEntry) -> str:
+    return f"| `{_cell(entry.flags)}` | {_cell(entry.text)} |"
 
 
 def _cell(text: str) -> str:
