@@ -6,8 +6,7 @@ from fractions import Fraction
 
 from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.columns import Workload
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.systems import System, load_system
 from stagedb.timing.framework_terms import hidden, in_step
 from stagedb.timing.framework_timing import Calibration, as_used_by

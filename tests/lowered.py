@@ -12,7 +12,7 @@ from stagedb.api.model_names import card_source
 from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import IndexedGraph, Program, lower
 from stagedb.lowering.columns import Workload
-from stagedb.lowering.copied_rows import CopiedRows, copy_rows
+from stagedb.lowering.program import CopiedRows, copy_rows
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan, typed_words
 from stagedb.traces.trace_reading import TraceColumns

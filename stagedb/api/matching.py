@@ -17,9 +17,9 @@ from stagedb.runs.calibration import FittedSystem, Observations, calibrate, obse
 from stagedb.runs.plan_finding import OF_MODEL, FoundPlan, find_plan, without_plan
 from stagedb.runs.run_match import RunMatch, match_run
 from stagedb.store import Store
-from stagedb.store.contents.instances import read_program
 from stagedb.store.contents.matches import counts, record_match
 from stagedb.store.contents.run_reading import read_any_run, read_run
+from stagedb.store.contents.stored_programs import read_program
 from stagedb.systems.system import System
 from stagedb.systems.system_files import parse_system, write_system
 

@@ -16,9 +16,9 @@ from stagedb.lowering.columns import Workload
 from stagedb.memory import ClassMemory, memory_of
 from stagedb.mentions import Word
 from stagedb.store import Store, current_user
-from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.memory import analyse
 from stagedb.store.contents.profiles import Progress, exact_text, profile_id, record_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.store.naming import set_name, wanted_name
 from stagedb.systems import Durations, System
 from stagedb.timing import JobProfile, ProfileInputs, Scaling, blocking_axes, profile_job

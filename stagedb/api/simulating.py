@@ -10,8 +10,8 @@ from stagedb.api.results import Rows
 from stagedb.errors import UsageError
 from stagedb.mentions import Word
 from stagedb.store import Store
-from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.profiles import read_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.systems import Collectives, Overlap, System
 from stagedb.systems.system import ASTRA_SIM, FLAT
 from stagedb.timing import JobProfile, ProfileInputs, profile_job

@@ -198,7 +198,7 @@ def _timed(store: Store, instance: InstanceInfo, system: System) -> ProfileInfo:
     """The profile of an instance on a system, which the store has afterwards."""
     # Most exports start sooner without these modules.
     from stagedb.api import profiling
-    from stagedb.store.contents.instances import read_workload
+    from stagedb.store.contents.stored_programs import read_workload
     from stagedb.timing import profile_job
 
     return profiling.keep(store, profile_job(read_workload(store, instance.id), system))

@@ -20,9 +20,9 @@ from stagedb.reports.memory_sections import MomentLink
 from stagedb.reports.pipeline_chart import pipelines_picture
 from stagedb.search.trials import BatchPoint, batch_points
 from stagedb.store import Store
-from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.memory import analyse
 from stagedb.store.contents.profiles import Progress, read_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.timing import JobProfile, ProfileInputs, profile_job
 
 HEADS: Mapping[str, bytes] = {".pftrace": b"\n", ".html": b"<!doctype html>", ".pdf": b"%PDF-"}

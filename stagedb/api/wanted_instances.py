@@ -72,11 +72,11 @@ class Wanted:
 
         asks: one that is there becomes the newest of this user. Without it nothing is written for one that is there.
         """
+        if self.there is not None:
+            return dataclasses.replace(self.there, usual_length=self.usual_length)
         from stagedb.lowering.preparing import instance_id
         from stagedb.store.contents.instances import instantiate
 
-        if self.there is not None:
-            return dataclasses.replace(self.there, usual_length=self.usual_length)
         name = None if self.name is None else wanted_name(store, self.name)
         graph = self.source.in_store(store)
         clock.lap("build")
@@ -228,7 +228,7 @@ def _changed(plan: Mapping[str, Any], words: Mapping[str, Any]) -> dict[str, Any
 def program_of(store: Store, wanted: Wanted) -> "tuple[InstanceInfo, Program]":
     """What an instance runs, and its description (`kept` is False if the store does not have it)."""
     from stagedb.lowering import IndexedGraph, lower
-    from stagedb.store.contents.instances import read_program
+    from stagedb.store.contents.stored_programs import read_program
 
     there = stored_instance(store, wanted)
     if there is not None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from stagedb.lazy_names import lazily, listed
 
 if TYPE_CHECKING:
-    from stagedb.lowering.copied_rows import IndexedGraph
+    from stagedb.lowering.columns import Program
     from stagedb.lowering.preparing import instance_id, with_all_words
-    from stagedb.lowering.program import Program, lower, program_of
+    from stagedb.lowering.program import IndexedGraph, lower, program_of
     from stagedb.lowering.rank_classes import RankClass
 
 __all__ = [
@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "copied_rows": ("IndexedGraph",),
+    "columns": ("Program",),
     "preparing": ("instance_id", "with_all_words"),
-    "program": ("Program", "lower", "program_of"),
+    "program": ("IndexedGraph", "lower", "program_of"),
     "rank_classes": ("RankClass",),
 }
 

@@ -13,9 +13,9 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.files import shown
 from stagedb.files.stored_values import DamagedError
 from stagedb.ir.facts import NO_FACTS, OpFacts
+from stagedb.ir.symbolic_graph import SymGraph
 from stagedb.mentions import Word
-from stagedb.models.named_facts import turn_of
-from stagedb.plans import AxisGroups, RankLayout
+from stagedb.plans import AxisGroups, Plan, RankLayout
 from stagedb.plans.mesh import OWNED_AXES, TOKEN_AXES
 from stagedb.schedules import LOOP, placement_of
 
@@ -620,3 +620,32 @@ def origins_with_messages(own: Origins, count: int, block: str) -> Origins:
         layer=np.concatenate([own.layer, outside]),
         temporary=np.concatenate([own.temporary, np.zeros(count, np.int64)]),
     )
+
+
+def turn_of(sym: str, name: str, block: str) -> int:
+    """The turn of its loop that a copy of an operator runs in, from 0; -1 outside loops.
+
+    sym: the operator's name in its graph, or its id. name: the copy's, which ends with the turn. A bucket's ends with
+    its number. block: of the operator; `bucket` for a bucket.
+    """
+    last = name.rpartition(".")[2]
+    looped = block != "bucket" and last.isdecimal() and sym.rpartition(".")[2] != last
+    return int(last) if looped else -1
+
+
+BucketWeights = Mapping[int, tuple[tuple[int, str, int], ...]]
+"""By place of a bucket among the ops of a class: position, name and chunk of the weights that it carries."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the rank classes of a graph run under a plan: their columns, the ranks and the groups.
+
+    It is lowered in memory (`lower`), or read from a store, which has copied it in Cypher: both are equal. carried: by
+    class, the weights of its buckets.
+    """
+
+    graph: SymGraph
+    plan: Plan
+    workload: Workload
+    carried: Mapping[int, BucketWeights]

@@ -19,7 +19,7 @@ import numpy as np
 
 from stagedb.errors import StagedbError, UsageError
 from stagedb.ir.expressions import evaluate
-from stagedb.ir.operators import KEYS
+from stagedb.ir.facts import KEYS
 from stagedb.ir.symbolic_graph import SymGraph, SymTensor
 from stagedb.lowering.columns import (
     CACHES,

@@ -7,9 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from stagedb.ir.symbolic_graph import SymGraph
-from stagedb.lowering.columns import ClassColumns
+from stagedb.lowering.columns import BucketWeights, ClassColumns, Program
 from stagedb.lowering.overlapped_pairs import interleaved
-from stagedb.lowering.program import BucketWeights, Program
 from stagedb.memory.class_program import (
     FIRST,
     Carried,

@@ -116,14 +116,3 @@ def tensor_facts(name: str, role: str) -> TensorFacts:
         owner=owner,
         word=word,
     )
-
-
-def turn_of(sym: str, name: str, block: str) -> int:
-    """The turn of its loop that a copy of an operator runs in, from 0; -1 outside loops.
-
-    sym: the operator's name in its graph, or its id. name: the copy's, which ends with the turn. A bucket's ends with
-    its number. block: of the operator; `bucket` for a bucket.
-    """
-    last = name.rpartition(".")[2]
-    looped = block != "bucket" and last.isdecimal() and sym.rpartition(".")[2] != last
-    return int(last) if looped else -1

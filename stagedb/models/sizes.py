@@ -1,6 +1,6 @@
-"""The largest sizes of a model. Beyond them a file is a mistake, and counts would not fit in 64 bits."""
+"""Sizes of a model: the largest ones, beyond which counts would not fit in 64 bits, and the heads of its kinds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 MOST_LAYERS = 100_000
 """Layers of a model, at most: each has its place in a pattern."""
@@ -43,3 +43,11 @@ MOST: Mapping[str, int] = {
     "parameters": MOST_PARAMETERS,
 }
 """The largest value of each field of a card that is a whole number."""
+
+
+def numbers_of_heads(sizes: Mapping[str, int]) -> Iterator[tuple[int, int, bool]]:
+    """The heads and the key/value heads of each kind of a model of these sizes; and whether the last are its own."""
+    yield sizes["A"], sizes["KV"], False
+    found = dict.fromkeys(name.partition("_")[2] for name in sizes if name.startswith(("A_", "KV_")))
+    for kind in found:
+        yield sizes.get(f"A_{kind}", sizes["A"]), sizes.get(f"KV_{kind}", sizes["KV"]), f"KV_{kind}" in sizes

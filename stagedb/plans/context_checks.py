@@ -7,7 +7,7 @@ from typing import cast
 from stagedb.errors import TooLargeError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.mentions import Word
-from stagedb.models.kinds.head_sizes import numbers_of_heads
+from stagedb.models.sizes import numbers_of_heads
 from stagedb.plans.graph_options import DEALT_KEYS, RINGS, CpKind, GraphOptions
 from stagedb.plans.nearest_plans import Misfit, Numbers, Way, multiples, nearest
 from stagedb.plans.plan_fields import PlanFields

@@ -11,7 +11,7 @@ from typing import Any
 from stagedb.errors import UsageError
 from stagedb.files import shown
 from stagedb.mentions import Word
-from stagedb.models.kinds.head_sizes import numbers_of_heads
+from stagedb.models.sizes import numbers_of_heads
 from stagedb.plans.aspects import FORMAT_WORDS, GRAPH_WORDS, LAYOUT_WORDS, PLAN_WORDS, chosen_words, plain_words
 from stagedb.plans.aspects.degrees import RANK_ORDER
 from stagedb.plans.context_checks import (

@@ -19,7 +19,7 @@ import numpy as np
 
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import MessageEnd, OpType, SymGraph
-from stagedb.lowering.copied_rows import IndexedGraph
+from stagedb.lowering.program import IndexedGraph
 from stagedb.lowering.stage_blocks import CUT, Block, Stage, lay_out
 from stagedb.plans import GraphOptions, Plan
 from stagedb.plans.aspects.degrees import RANK_ORDER

@@ -12,8 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from stagedb.lowering.columns import ClassColumns
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.plans import Plan
 from stagedb.search.miniatures import PartTimes, only_chunk, part_times, parts_of
 from stagedb.search.transfers import Part

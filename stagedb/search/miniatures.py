@@ -42,11 +42,11 @@ from stagedb.lowering.columns import (
     ClassColumns,
     Ints,
     Origins,
+    Program,
     Workload,
 )
-from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.graph_values import of_experts
-from stagedb.lowering.program import Program, lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.lowering.stage_blocks import PSEUDO_BLOCKS, Block, lay_out
 from stagedb.memory import ClassMemory
 from stagedb.memory.chunk_tensors import Chunk

@@ -11,8 +11,7 @@ from typing import Any
 
 from stagedb.errors import UsageError
 from stagedb.files import nearest, question, shown
-from stagedb.lowering.columns import Workload
-from stagedb.lowering.program import Program
+from stagedb.lowering.columns import Program, Workload
 from stagedb.memory import memory_of, peak_of
 from stagedb.mentions import Word
 from stagedb.plans import Plan, typed_words

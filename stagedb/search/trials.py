@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from stagedb.errors import UsageError
 from stagedb.ir.symbolic_graph import SymGraph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import Program, lower
+from stagedb.lowering.columns import Program
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.plans import GraphOptions, Plan
 from stagedb.systems import System

@@ -16,7 +16,7 @@ from stagedb.lowering.columns import COMPUTE, ClassColumns, Ints
 from stagedb.lowering.issue_order import issued, sequence
 from stagedb.models import Card
 from stagedb.plans import Mesh, typed_words
-from stagedb.store.contents.instances import read_program
+from stagedb.store.contents.stored_programs import read_program
 from stagedb.systems.cost_model import ORTHOGONALISATION
 from stagedb.traces import chakra_pb2 as pb
 from stagedb.traces.encoded_class import rank_files

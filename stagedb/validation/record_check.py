@@ -20,7 +20,7 @@ from stagedb.lowering import Program
 from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.plans.sharding_checks import other_reductions
-from stagedb.store.contents.instances import class_of_rank, read_program
+from stagedb.store.contents.stored_programs import class_of_rank, read_program
 from stagedb.traces.trace_reading import TraceColumns, read_trace
 from stagedb.validation.op_order import CountDifference, CountedMessage, Counts, compare, compare_order
 from stagedb.validation.published_memory import compare_memory, memory_notes

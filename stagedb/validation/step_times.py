@@ -16,7 +16,8 @@ from stagedb.errors import StagedbError, UsageError
 from stagedb.files import GB
 from stagedb.frameworks.profiles import FrameworkProfile
 from stagedb.graphs.graph_identity import model_sizes
-from stagedb.lowering.program import Program, program_of
+from stagedb.lowering.columns import Program
+from stagedb.lowering.program import program_of
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks

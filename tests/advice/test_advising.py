@@ -25,8 +25,8 @@ from stagedb.search.advising import Advice, advise
 from stagedb.search.trials import Outcome, Trials
 from stagedb.search.what_ifs import what_ifs
 from stagedb.store import Store
-from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.memory import analyse
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.systems import load_system
 from stagedb.timing import Scaling, profile_job
 from tests import lowered

@@ -15,7 +15,7 @@ from stagedb.models import load_card
 from stagedb.reports import StepView, sums_of, verdict
 from stagedb.reports.step_difference import TERMS
 from stagedb.store import Input, Store
-from stagedb.store.contents.instances import read_workload
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.timing import JobProfile, node_graph_of
 from tests.ir.tiny import card
 

@@ -12,8 +12,8 @@ from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.columns import TYPES, Workload
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, names
-from stagedb.store.contents.instances import read_workload
 from stagedb.store.contents.memory import analyse
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.timing import node_graph_of
 from tests.ir.tiny import card
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from stagedb.errors import UsageError
 from stagedb.lowering import program_of
-from stagedb.lowering.columns import RECV, SEND
+from stagedb.lowering.columns import RECV, SEND, Program
 from stagedb.lowering.issue_order import sequence
-from stagedb.lowering.program import Program
 from stagedb.memory import Category, Point
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight

@@ -15,7 +15,7 @@ from stagedb.memory import memory_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan
 from stagedb.store import Store, load
-from stagedb.store.contents.instances import read_program
+from stagedb.store.contents.stored_programs import read_program
 from tests.instances.drawn_plans import drawn_plan
 from tests.ir.tiny import card
 from tests.plans.checking import plans, title

@@ -8,7 +8,7 @@ import pytest
 
 from stagedb.api import Stagedb
 from stagedb.errors import UsageError
-from stagedb.lowering.copied_rows import CopiedRows
+from stagedb.lowering.program import CopiedRows
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store
 from tests import lowered

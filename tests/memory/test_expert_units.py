@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from stagedb.graphs.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight, SharePlace
 from stagedb.plans import Mesh, Plan

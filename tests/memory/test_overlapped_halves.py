@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from stagedb.lowering import program_of
-from stagedb.lowering.columns import ClassColumns
+from stagedb.lowering.columns import ClassColumns, Program
 from stagedb.lowering.issue_order import sequence
-from stagedb.lowering.program import Program
 from stagedb.memory import ClassMemory
 from stagedb.memory.class_memory import class_memory
 from stagedb.memory.class_program import PlacedWeight

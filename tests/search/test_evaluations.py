@@ -10,8 +10,7 @@ from stagedb.errors import UsageError
 from stagedb.frameworks import FRAMEWORKS
 from stagedb.graphs.graph_identity import model_sizes
 from stagedb.graphs.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import load_card
 from stagedb.plans import Plan

@@ -18,8 +18,7 @@ from stagedb.frameworks import FRAMEWORKS
 from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
 from stagedb.graphs.graph_identity import model_sizes
 from stagedb.graphs.model_graph import build_graph
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import Plan

@@ -15,9 +15,8 @@ from stagedb.graphs.model_graph import build_graph
 from stagedb.ir import SymGraph
 from stagedb.ir.expressions import evaluate
 from stagedb.ir.symbolic_graph import SymOp
-from stagedb.lowering.copied_rows import IndexedGraph
 from stagedb.lowering.issue_order import sequence
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions, Plan, groups
 from stagedb.plans.graph_options import CpKind

@@ -9,9 +9,10 @@ from stagedb.api import Stagedb, checking
 from stagedb.models.card import Card
 from stagedb.plans import Plan
 from stagedb.store import Store, building, write_graph, write_rank_nodes
-from stagedb.store.contents.instances import instantiate, read_workload
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.memory import analyse, record
 from stagedb.store.contents.profiles import record_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.store.naming import Name, set_name
 from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph

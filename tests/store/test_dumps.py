@@ -14,9 +14,10 @@ import pytest
 from stagedb.plans import Plan
 from stagedb.store import Store, write_graph
 from stagedb.store.contents.content_proofs import ContentProof
-from stagedb.store.contents.instances import instantiate, read_workload
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.memory import analyse, record
 from stagedb.store.contents.profiles import record_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.store.dump_contents import DumpError, check_dump, write_records
 from stagedb.store.dumping import load_dump, records_of
 from stagedb.store.leases import Kind

@@ -8,10 +8,11 @@ from stagedb.errors import UsageError
 from stagedb.plans import Plan
 from stagedb.runs.run_match import RunMatch
 from stagedb.store import Store, delete, write_graph
-from stagedb.store.contents.instances import instantiate, read_program
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.matches import counts, record_match
 from stagedb.store.contents.run_reading import read_run
 from stagedb.store.contents.runs import record_run
+from stagedb.store.contents.stored_programs import read_program
 from tests.instances.small_graph import small_graph
 from tests.matching.small_match import small_match
 from tests.runs.recordings import small_run

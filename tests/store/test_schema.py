@@ -13,13 +13,14 @@ from stagedb.places import statements_directory
 from stagedb.plans import WORDS, Plan
 from stagedb.plans.written_words import OPTION_WORDS
 from stagedb.store import LABELS, RELATIONSHIPS, Store, delete, load, names, naming, schema, write_graph
-from stagedb.store.contents.instances import instantiate, read_program, read_workload
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.matches import record_match
 from stagedb.store.contents.memory import analyse, record
 from stagedb.store.contents.profiles import record_profile
 from stagedb.store.contents.run_reading import read_run
 from stagedb.store.contents.runs import record_run
 from stagedb.store.contents.searches import record_search
+from stagedb.store.contents.stored_programs import read_program, read_workload
 from stagedb.store.label_statements import label_statements
 from stagedb.store.leases import Kind
 from stagedb.store.plan_labels import OPTIONS, PLAN_WORDS, SIZES

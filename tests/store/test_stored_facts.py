@@ -11,8 +11,9 @@ from stagedb.ir.facts import Casts, InExperts, OpFacts
 from stagedb.ir.symbolic_graph import FORMAT
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, write_graph
-from stagedb.store.contents.instances import instantiate, read_workload
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.memory import analyse
+from stagedb.store.contents.stored_programs import read_workload
 from tests.ir.tiny import card
 
 WORDS: Mapping[str, Any] = {"dp": 4, "ep": 2, "zero": 3, "expert_unit": True}

@@ -11,8 +11,7 @@ from stagedb.frameworks.profiles import FRAMEWORK_PROFILES, find_profile
 from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering import program_of
 from stagedb.lowering.columns import COLLECTIVE, ClassColumns, Ints, Workload, issued_on
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.plans import Plan
 from stagedb.systems import System, load_system, parse_system
 from stagedb.timing import timed_step

@@ -14,8 +14,9 @@ from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.columns import TASK_KINDS, TYPES
 from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, write_graph
-from stagedb.store.contents.instances import instantiate, read_workload
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.profiles import record_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.timing import JobProfile, profile_job
 from stagedb.timing.node_graph import Reason
 from tests.ir.tiny import card

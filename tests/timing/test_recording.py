@@ -15,8 +15,9 @@ from stagedb.api import Stagedb
 from stagedb.errors import StagedbError, UsageError
 from stagedb.plans import Plan
 from stagedb.store import Store, building, delete, sweep, write_graph
-from stagedb.store.contents.instances import instantiate, read_workload
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.profiles import profile_id, record_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.systems import Durations, Measured
 from stagedb.timing import JobProfile, Scaling, profile_job
 from stagedb.timing.step_profile import path_rows
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 PLAN = Plan(tp=2, dp=2, pp=2, seq_len=16, global_batch_size=8)
 POINTS = ("lane_times", "op_times", "task_times", "segments", "legs")
 WRITE = """
-from stagedb.store.contents.instances import read_workload
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.store.contents.profiles import record_profile
 from stagedb.timing import profile_job
 from stagedb.store import connect

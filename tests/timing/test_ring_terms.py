@@ -8,8 +8,7 @@ import pytest
 from stagedb.frameworks.profiles import find_profile
 from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.columns import COLLECTIVE, Workload
-from stagedb.lowering.copied_rows import IndexedGraph
-from stagedb.lowering.program import lower
+from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.plans import Plan
 from stagedb.systems import load_system, parse_system
 from stagedb.timing.framework_terms import moved

@@ -20,7 +20,7 @@ from stagedb.models import Card
 from stagedb.plans import Plan
 from stagedb.schedules import replay, splits, unit_cost
 from stagedb.store import Store
-from stagedb.store.contents.instances import read_workload
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.systems.system import COMPUTE_MODES
 from stagedb.timing.node_graph import COMPUTE_STREAM, STREAMS, NodeGraph, node_graph_of
 from stagedb.timing.time_spent import Cover, step_times

@@ -8,7 +8,7 @@ import pytest
 
 from stagedb.api import Stagedb, unpack, validate
 from stagedb.store import Store
-from stagedb.store.contents.instances import read_workload
+from stagedb.store.contents.stored_programs import read_workload
 from tests.traces.plain import Dependencies, parse, plain_nodes
 
 PALM = {"model": "palm-540b", "tp": 8, "pp": 16, "micro_batch_size": 4}

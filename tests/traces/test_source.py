@@ -12,8 +12,9 @@ from stagedb.plans import GraphOptions, Plan
 from stagedb.store import Store, load, names, write_graph
 from stagedb.store.contents.exports import export
 from stagedb.store.contents.instance_digests import write_class_digests
-from stagedb.store.contents.instances import instantiate, read_workload
+from stagedb.store.contents.instances import instantiate
 from stagedb.store.contents.profiles import record_profile
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.timing import profile_job
 from stagedb.traces import Request, validate_traces
 from tests.instances.small_graph import small_graph

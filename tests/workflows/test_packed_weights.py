@@ -22,7 +22,8 @@ from stagedb.memory import Category, memory_of
 from stagedb.models import load_card
 from stagedb.plans import GraphOptions
 from stagedb.store import Store, write_graph
-from stagedb.store.contents.instances import instantiate, read_workload
+from stagedb.store.contents.instances import instantiate
+from stagedb.store.contents.stored_programs import read_workload
 from stagedb.systems import System, load_system
 from stagedb.systems.system import FLAT
 from stagedb.timing import profile_job

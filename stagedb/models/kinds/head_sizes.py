@@ -6,7 +6,7 @@ layers an axis has one size, and axes with another one have a name of their own,
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -160,14 +160,6 @@ def _rotary(size: int) -> str:
 def repeats_heads(card: Architecture, kind: KindOfLayer) -> bool:
     """Whether ranks may hold copies of the heads of keys and values: not where a kind has a number of its own."""
     return "kv_heads" not in _own_sizes(card, kind)
-
-
-def numbers_of_heads(sizes: Mapping[str, int]) -> Iterator[tuple[int, int, bool]]:
-    """The heads and the key/value heads of each kind of a model of these sizes; and whether the last are its own."""
-    yield sizes["A"], sizes["KV"], False
-    found = dict.fromkeys(name.partition("_")[2] for name in sizes if name.startswith(("A_", "KV_")))
-    for kind in found:
-        yield sizes.get(f"A_{kind}", sizes["A"]), sizes.get(f"KV_{kind}", sizes["KV"]), f"KV_{kind}" in sizes
 
 
 def sizes_like(sizes: Mapping[str, int], symbol: str) -> tuple[str, ...]:

@@ -18,15 +18,9 @@ from stagedb.files import shown
 from stagedb.files.stored_values import json_mapping
 from stagedb.graphs.graph_rows import graph_digest, graph_of, graph_rows
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
-from stagedb.lowering.copied_rows import (
-    CopiedRows,
-    IndexedGraph,
-    copy_rows,
-    rank_layout,
-    task_feed_rows,
-    task_order_rows,
-)
+from stagedb.lowering.copied_rows import rank_layout, task_feed_rows, task_order_rows
 from stagedb.lowering.preparing import with_all_words
+from stagedb.lowering.program import CopiedRows, IndexedGraph, copy_rows
 from stagedb.plans import Plan
 from stagedb.plans.mesh import RankLayout
 from stagedb.store.contents.instance_digests import (

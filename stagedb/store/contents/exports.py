@@ -1,8 +1,10 @@
 """`export`: from an instance of a store to a trace set on disk, as a directory of traces or as one packed file."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stagedb.files.stored_values import json_mapping
+from stagedb.lazy_names import deferred
 from stagedb.lowering.columns import Workload
 from stagedb.lowering.engine_pairs import CacheSide, engine_pair
 from stagedb.lowering.issue_order import sequence
@@ -10,8 +12,7 @@ from stagedb.lowering.overlapped_pairs import joined_tasks
 from stagedb.lowering.windows import window
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole
-from stagedb.store.contents.instances import find, read_class, read_facts, read_workload
-from stagedb.store.contents.profiles import read_timing
+from stagedb.store.contents.stored_programs import find, read_class, read_facts, read_workload
 from stagedb.systems.system import System
 from stagedb.traces.exporting import pack, smaller, trace_set
 from stagedb.traces.formats import OneFile
@@ -32,6 +33,12 @@ from stagedb.traces.set_output import (
     writers_for,
 )
 from stagedb.traces.simulators import simulator_named
+
+if TYPE_CHECKING:
+    from stagedb.store.contents import profiles
+else:
+    # It imports what computes memory and costs; most exports have no durations.
+    (profiles,) = deferred("stagedb.store.contents.profiles")
 
 Timed = tuple[str, str | None]
 """An instance, and its profile with the durations of its nodes."""
@@ -106,7 +113,7 @@ def _window(store: Store, steps: Sequence[Timed]) -> tuple[Workload, NodeTiming 
     read = [read_workload(store, instance) for instance, _ in steps]
     joined = window(read)
     timings = [
-        read_timing(store, profile, workload)
+        profiles.read_timing(store, profile, workload)
         for workload, (_, profile) in zip(read, steps, strict=True)
         if profile is not None
     ]

@@ -3,15 +3,22 @@
 import json
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from stagedb.errors import UsageError
-from stagedb.graphs.graph_rows import block_row, graph_digest, graph_of, graph_rows
 from stagedb.ir.symbolic_graph import FORMAT, SymGraph
+from stagedb.lazy_names import deferred
 from stagedb.mentions import call
 from stagedb.store.connection import Store
 from stagedb.store.events import Input
 from stagedb.store.leases import building, read_whole
 from stagedb.store.typed_properties import graph_properties
+
+if TYPE_CHECKING:
+    from stagedb.graphs import graph_rows
+else:
+    # It imports all operators; an export reads no more of a graph than its format.
+    (graph_rows,) = deferred("stagedb.graphs.graph_rows")
 
 
 def write_graph(store: Store, graph: SymGraph, inputs: Sequence[Input] = ()) -> bool:
@@ -25,14 +32,14 @@ def write_graph(store: Store, graph: SymGraph, inputs: Sequence[Input] = ()) -> 
         "recipe": graph.recipe,
         "options": graph.options,
         "sizes": json.dumps(graph.sizes, sort_keys=True),
-        "blocks": json.dumps([block_row(block) for block in graph.blocks]),
+        "blocks": json.dumps([graph_rows.block_row(block) for block in graph.blocks]),
         "format": FORMAT,
-        "content": graph_digest(graph),
+        "content": graph_rows.graph_digest(graph),
     }
     with building(store, "Graph", graph.key, properties, (*inputs, Input.of("options", graph.options))) as lease:
         if lease is None:
             return False
-        for name, rows in graph_rows(graph).items():
+        for name, rows in graph_rows.graph_rows(graph).items():
             store.write_rows(f"build/{name}", rows, **({"graph": graph.key} if name in _OF_GRAPH else {}))
             lease.renew()
     return True
@@ -46,7 +53,7 @@ def read_graph(store: Store, id: str) -> SymGraph:
 def _read(store: Store, id: str) -> SymGraph:
     (row,) = store.read("build/graph", id=id)
     check_form(id, row["format"])
-    return graph_of(
+    return graph_rows.graph_of(
         {**row, "id": id},
         [each["tensor"] for each in store.read("build/all_tensors", id=id)],
         [each["op"] for each in store.read("build/all_ops", id=id)],

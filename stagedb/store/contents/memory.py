@@ -6,15 +6,14 @@ from typing import Any
 
 from stagedb.files import shown
 from stagedb.files.stored_values import json_mapping
-from stagedb.lowering.columns import ClassColumns
+from stagedb.lowering.columns import BucketWeights, ClassColumns
 from stagedb.lowering.overlapped_pairs import joined_tasks
-from stagedb.lowering.program import BucketWeights
 from stagedb.memory.class_memory import ClassMemory, memory_of_classes
 from stagedb.memory.class_program import FIRST, SharePlace
 from stagedb.plans import Plan
 from stagedb.store import Store, read_graph, read_whole, reading
-from stagedb.store.contents.instances import READERS, find, read_carried, read_class, read_facts
 from stagedb.store.contents.proofs import memory_digest
+from stagedb.store.contents.stored_programs import READERS, find, read_carried, read_class, read_facts
 
 
 def analyse(
