@@ -1,8 +1,8 @@
 """What the usual run tries of what is expensive. It is the same each time.
 
 `slow_tests.txt` has how many cases of each slow test the usual run tries. Heavy properties have a fifth of their
-examples there, and long tables a fifth of their rows. With STAGEDB_TEST_ALL=1, as `scripts/test --all` sets it,
-everything runs.
+examples there, and long tables a fifth of their rows. With STAGEDB_TEST_MORE=1, as `.ci/run` sets it, more of the slow
+tests run; with STAGEDB_TEST_ALL=1, as `scripts/test --all` sets it, everything does.
 """
 
 import os
@@ -14,6 +14,7 @@ from typing import TypeVar
 Row = TypeVar("Row")
 
 ALL = os.environ.get("STAGEDB_TEST_ALL") == "1"
+MORE = os.environ.get("STAGEDB_TEST_MORE") == "1"
 SEED = int(os.environ.get("STAGEDB_TEST_SEED", "0"))
 """Chooses what the fuzzer and the fault trials draw."""
 
@@ -27,27 +28,37 @@ SLOW_TESTS = Path(__file__).with_name("slow_tests.txt")
 class SlowTest:
     """A line of `slow_tests.txt`.
 
-    seconds: what all cases take. every: in the usual run one case of so many is tried, the first one first; 0: none.
+    seconds: what all cases take. every: `.ci/run` tries one case of so many, the first one first; 0: none. usual: the
+    same for `scripts/test`.
     """
 
     seconds: float
     every: int
+    usual: int
+
+    @property
+    def _step(self) -> int:
+        return 1 if ALL else self.every if MORE else self.usual
 
     @property
     def tried_seconds(self) -> float:
         """What the cases of this run take."""
-        return self.seconds if ALL else self.seconds / self.every if self.every else 0.0
+        return self.seconds / self._step if self._step else 0.0
 
     def is_tried(self, case: int) -> bool:
         """Whether this run tries a case. case: its number among those of the test."""
-        return ALL or (self.every > 0 and case % self.every == 0)
+        return self._step > 0 and case % self._step == 0
 
 
 def slow_tests() -> dict[str, SlowTest]:
     """The slow tests, as `file::test`."""
-    lines = SLOW_TESTS.read_text(encoding="utf-8").splitlines()
-    found = [line.split() for line in lines if line and not line.startswith("#")]
-    return {test: SlowTest(float(seconds), int(every)) for seconds, every, test in found}
+    found = {}
+    for line in SLOW_TESTS.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            seconds, share, test = line.split()
+            every, _, usual = share.partition("/")
+            found[test] = SlowTest(float(seconds), int(every), int(usual or every))
+    return found
 
 
 def examples(number: int) -> int:

@@ -30,7 +30,7 @@ def test_every_slow_test_exists() -> None:
 def test_what_no_usual_run_tries_has_its_cover() -> None:
     lines = SLOW_TESTS.read_text(encoding="utf-8").splitlines()
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
-        if not line.startswith("#") and line.split()[1] == "0":
+        if not line.startswith("#") and line.split()[1].rpartition("/")[2] == "0":
             assert after.startswith("#   usually: "), line
             named = re.findall(r"tests/([\w/]+\.py)(?:::(\w+))?", after)
             assert all((ROOT / file).is_file() for file, _ in named), after
@@ -38,14 +38,19 @@ def test_what_no_usual_run_tries_has_its_cover() -> None:
 
 
 def test_the_usual_run_has_the_same_cases_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "ALL", False)
-    some, none = SlowTest(30.0, 3), SlowTest(30.0, 0)
+    some, none, fewer = SlowTest(30.0, 3, 3), SlowTest(30.0, 0, 0), SlowTest(30.0, 2, 6)
+    for word in ("ALL", "MORE"):
+        monkeypatch.setattr(sampling, word, False)
     assert [case for case in range(8) if some.is_tried(case)] == [0, 3, 6]
+    assert [case for case in range(8) if fewer.is_tried(case)] == [0, 6]
     assert not any(none.is_tried(case) for case in range(8))
-    assert (some.tried_seconds, none.tried_seconds) == (10.0, 0.0)
+    assert [each.tried_seconds for each in (some, none, fewer)] == [10.0, 0.0, 5.0]
+    monkeypatch.setattr(sampling, "MORE", True)
+    assert [case for case in range(8) if fewer.is_tried(case)] == [0, 2, 4, 6]
+    assert [each.tried_seconds for each in (some, none, fewer)] == [10.0, 0.0, 15.0]
     monkeypatch.setattr(sampling, "ALL", True)
-    assert all(each.is_tried(case) for each in (some, none) for case in range(8))
-    assert (some.tried_seconds, none.tried_seconds) == (30.0, 30.0)
+    assert all(each.is_tried(case) for each in (some, none, fewer) for case in range(8))
+    assert [each.tried_seconds for each in (some, none, fewer)] == [30.0, 30.0, 30.0]
 
 
 def test_cases_share_what_each_may_try(monkeypatch: pytest.MonkeyPatch) -> None:
