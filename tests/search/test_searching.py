@@ -5,6 +5,7 @@ import itertools
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial
@@ -447,6 +448,27 @@ def test_a_search_that_goes_on_and_ends_early_has_the_plans_that_are_known(secon
     assert again.best is not None and alone.best is not None and again.best.words == alone.best.words
     assert sum(each.plans for each in again.candidates) == again.size
     assert all(each.plans > 0 for each in again.candidates)
+
+
+def test_messages_between_stages_go_whole_and_in_parts() -> None:
+    """Where ranks of tp send the same tensor, each plan has a twin whose messages are scattered."""
+    plans = every_plan(space_of(asked(LLAMA, 8, ("overlap",)), LLAMA))
+    values = {True: Counter[Any](), False: Counter[Any]()}
+    for words in plans:
+        values[words["pp"] > 1 and words["tp"] > 1][words.get("scatter_gather")] += 1
+    assert values[True][None] == values[True][True] == values[True].total() // 2 > 0
+    assert set(values[False]) == {None}
+
+
+def test_plans_behind_one_that_is_known_are_counted_once() -> None:
+    """Sets of plans in which more and more layers recompute, of which the first was tried before."""
+    card = small("llama3.2-1b", 8)
+    request = asked(card, 4, ("recompute",), words={"seq_len": 65_536})
+    alone = run(request, card)
+    again = run(request, card, known=alone.candidates)
+    assert all(each.plans > 0 for each in again.candidates)
+    assert sum(each.plans for each in again.candidates) == again.size == alone.size
+    assert again.best is not None and alone.best is not None and again.best.words == alone.best.words
 
 
 def test_why_a_plan_loses_is_the_term_in_which_it_does() -> None:

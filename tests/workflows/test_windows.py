@@ -186,6 +186,19 @@ def test_a_store_has_windows_over_stages_too(embedded_store: Store, tmp_path: Pa
     assert step < sum(db.profile(each.id).merit.step for each in (prefill, *made.following))
 
 
+def test_ops_of_a_window_have_the_layers_that_they_have_in_their_steps() -> None:
+    model, prompt, token = staged(STAGED["two stages and tp"])
+    steps = [lowered.workload(model, **each) for each in (prompt, token)]
+    made = window(steps)
+    for rank in range(len(made.ranks.number)):
+        joined, *alone = (each.classes[int(each.ranks.number[rank])] for each in (made, *steps))
+        (stage,) = joined.stages
+        layers = [[each.layer_in_model(op, stage) for op in range(len(each.ops))] for each in alone]
+        of_window = [joined.layer_in_model(op, stage) for op in range(len(joined.ops))]
+        known = [layer for each in layers for layer in each]
+        assert of_window[: len(known)] == known and len({*known}) > 2
+
+
 def test_stages_hand_over_the_tokens_of_each_micro_batch(tmp_path: Path) -> None:
     model, prompt, token = staged(STAGED["three stages, dp and experts"])
     steps = [lowered.workload(model, **each) for each in (prompt, token, {**token, "cache_len": 17})]
