@@ -570,3 +570,27 @@ def test_words_that_do_not_suit_are_refused() -> None:
     lit: Any = {"layer": LIGHTNING}
     with pytest.raises(UsageError, match="clamped_swiglu is for feed-forwards: take another one, such as silu"):
         dataclasses.replace(card("llama"), activation="clamped_swiglu", layer_kinds=lit)
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_the_gated_delta_rule_is_the_recurrence_of_its_paper(negative: bool) -> None:
+    """One head after the other, token by token (Yang et al. 2025, equation 10); β is doubled if negative."""
+    rng, (seq, groups, heads, key, value) = np.random.default_rng(0), (5, 2, 3, 4, 2)
+    qkv = rng.normal(size=(1, seq, groups, 2 * key + heads * value))
+    b, a = rng.normal(size=(2, 1, seq, groups, heads))
+    a_log, bias = rng.normal(size=(2, groups, heads))
+    place = RankPlace({"delta_values": heads * value}, {}, {})
+    made, *_ = delta_rule.DeltaScan(3, negative=negative).run(place, [qkv, b, a, a_log, bias])
+    for group in range(groups):
+        for head in range(heads):
+            state = np.zeros((value, key))
+            for at in range(seq):
+                q, k, values = np.split(qkv[0, at, group], (key, 2 * key))
+                v = values[head * value : (head + 1) * value]
+                q, k = q / np.linalg.norm(q) / key**0.5, k / np.linalg.norm(k)
+                beta = (2 if negative else 1) / (1 + np.exp(-b[0, at, group, head]))
+                softplus = np.log(1 + np.exp(a[0, at, group, head] + bias[group, head]))
+                alpha = np.exp(-np.exp(a_log[group, head]) * softplus)
+                state = alpha * state @ (np.eye(key) - beta * np.outer(k, k)) + beta * np.outer(v, k)
+                own = made[0, at, group, head * value : (head + 1) * value]
+                np.testing.assert_allclose(own, state @ q, rtol=1e-4)
