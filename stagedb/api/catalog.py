@@ -16,7 +16,7 @@ Info = TypeVar("Info", GraphInfo, InstanceInfo, ProfileInfo, SearchInfo, RunInfo
 Made = TypeVar("Made", InstanceInfo, ProfileInfo, RunInfo)
 
 NOTE_START = 40
-"""Characters of a note that name it; `cypher/lookup` has the same number."""
+"""Characters of a note that name it; `listing_statements` has the same number."""
 
 SHORT_ID = 12
 """Characters of an id that people see. The start of an id is enough everywhere."""

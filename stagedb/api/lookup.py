@@ -1,6 +1,6 @@
 """One thing of a store: a graph, instance, profile, search or run, found by its id, the start of the id, or a name.
 
-A look-up is one statement (`cypher/lookup`), which gives the few things that the word may mean. It lists nothing else,
+A look-up is one statement (`lookup/…`), which gives the few things that the word may mean. It lists nothing else,
 so that it takes as long with thousands of things in the store. Only an error for an unknown word lists all names.
 """
 
@@ -22,7 +22,7 @@ Made = TypeVar("Made", InstanceInfo, ProfileInfo, RunInfo)
 Rows = Sequence[Mapping[str, Any]]
 
 START = 4
-"""Characters of an id that name a thing, at least; `cypher/lookup` has the same number."""
+"""Characters of an id that name a thing, at least; `listing_statements` has the same number."""
 
 
 def find_graph(store: Store, word: str) -> GraphInfo | None:

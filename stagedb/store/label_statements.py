@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS
 from stagedb.store.lifecycle_statements import lifecycle
+from stagedb.store.listing_statements import catalog, lookup
 from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, STORE, parent_of
 from stagedb.store.schema_forms import Relationship
 from stagedb.store.team_statements import marks, team
@@ -20,6 +21,8 @@ def label_statements() -> Mapping[str, str]:
     folders = {
         "lifecycle": lambda: (*lifecycle(), *marks()),
         "team": team,
+        "catalog": catalog,
+        "lookup": lookup,
         "around": _around,
         "known": _known,
         "joined": _joined,
