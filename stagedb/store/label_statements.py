@@ -21,6 +21,7 @@ def label_statements() -> Mapping[str, str]:
     folders = {
         "lifecycle": lambda: (*lifecycle(), *marks()),
         "team": team,
+        "build": _build,
         "catalog": catalog,
         "lookup": lookup,
         "around": _around,
@@ -30,6 +31,71 @@ def label_statements() -> Mapping[str, str]:
         "dump": _dump,
     }
     return {f"{folder}/{stem}": text for folder, made in folders.items() for stem, text in made()}
+
+
+def _build() -> Iterator[tuple[str, str]]:
+    """Ops and tensors of a symbolic graph, and which tensors ops read and write: written, and read back."""
+    for edge in RELATIONSHIPS:
+        if edge.source == "Graph" and edge.owns:
+            low = edge.type.removeprefix("HAS_").lower()
+            values = {"low": low, "type": edge.type, "label": edge.target}
+            yield f"{low}s", _WRITE_PARTS.format(**values)
+            yield f"all_{low}s", _ALL_PARTS.format(**values)
+        elif (edge.source, edge.target) == ("SymOp", "SymTensor"):
+            low = edge.type.lower()
+            values = {"one": low.removesuffix("s"), "each": low, "type": edge.type}
+            yield low, _WRITE_SLOTS.format(**values)
+            yield f"all_{low}", _ALL_SLOTS.format(**values)
+
+
+_WRITE_PARTS = """\
+// Write {low}s of a symbolic graph.
+//
+// mode: writes
+// param graph: string — the graph's id
+// param rows: map[] — the properties of each {low}, id first
+MATCH (g:Graph {{id: $graph}})
+UNWIND $rows AS row
+MERGE (n:{label} {{id: row.id}})
+SET n += row
+MERGE (n)<-[:{type}]-(g)
+"""
+
+_ALL_PARTS = """\
+// The {low}s of a graph with all their properties, in the graph's order.
+//
+// mode: reads
+// param id: string — the graph's id
+// column {low}: map — its properties
+MATCH (:Graph {{id: $id}})-[:{type}]->(n:{label})
+WITH properties(n) AS {low}
+RETURN {low}
+ORDER BY {low}.number
+"""
+
+_WRITE_SLOTS = """\
+// Connect symbolic ops to the tensors that they {one}. An op may {one} a tensor twice, in two slots.
+//
+// mode: writes
+// param rows: map[] — op and tensor: their ids; slot
+UNWIND $rows AS row
+MATCH (o:SymOp {{id: row.op}})
+MATCH (t:SymTensor {{id: row.tensor}})
+MERGE (t)<-[:{type} {{slot: row.slot}}]-(o)
+"""
+
+_ALL_SLOTS = """\
+// The tensors that each op of a graph {each}, by slot.
+//
+// mode: reads
+// param id: string — the graph's id
+// column op: string — the op's name
+// column tensors: string[] — names of tensors
+MATCH (:Graph {{id: $id}})-[:HAS_OP]->(o:SymOp)-[r:{type}]->(t:SymTensor)
+WITH o.name AS op, r.slot AS slot, t.name AS tensor
+ORDER BY op, slot
+RETURN op, collect(tensor) AS tensors
+"""
 
 
 def _around() -> Iterator[tuple[str, str]]:
