@@ -69,6 +69,14 @@ class Lease:
             if time.monotonic() - self._renewed >= LEASE / 4:
                 self._extend()
 
+    def set_properties(self, properties: Mapping[str, Any]) -> None:
+        """Give what is built further properties. Raises StagedbError if another process took over.
+
+        properties: values by name.
+        """
+        if not self._store.write(f"lifecycle/set_{self._low}", id=self._id, owner=self.owner, properties=properties):
+            raise self._lost()
+
     def _extend(self) -> None:
         if not self._store.write(f"lifecycle/renew_{self._low}", id=self._id, owner=self.owner, lease=_milliseconds()):
             raise self._lost()
@@ -209,7 +217,7 @@ def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unna
     )
     if not row and unnamed:
         return False
-    if not row and kind == "Graph" and (needed := store.read("lookup/complete_of", graph=id)):
+    if not row and kind == "Graph" and (needed := _complete_parts(store, id)):
         raise NeededError(
             f"instance {needed[0]['id']} needs graph {id}: remove it first, with "
             f"{call('rm', needed[0]['id'], force=True)}"
@@ -218,7 +226,7 @@ def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unna
         raise StagedbError(f"{kind.lower()} {id} is being built or deleted by another process: wait until it is done")
     if kind == "Instance":
         # From now on no profile can begin, because a profile needs an instance that is ready.
-        for profile in store.read("catalog/profiles_of", instance=id):
+        for profile in store.read("lifecycle/parts_instance", id=id):
             delete(store, "Profile", profile["id"])
     lease = Lease(store, kind, id, owner)
     _clear(store, kind, id, lease)
@@ -227,9 +235,14 @@ def delete(store: Store, kind: Kind, id: str, detail: str | None = None, *, unna
     return True
 
 
+def _complete_parts(store: Store, graph: str) -> list[dict[str, Any]]:
+    """The complete instances of a graph, by their ids."""
+    return [row for row in store.read("lifecycle/parts_graph", id=graph) if row["state"] == "ready"]
+
+
 def _check_profiles(store: Store, instance: str) -> None:
     """Raise StagedbError while a living process writes a profile of an instance."""
-    for row in store.read("catalog/profiles_of", instance=instance):
+    for row in store.read("lifecycle/parts_instance", id=instance):
         state = _state(store, "Profile", row["id"])
         if state is not None and state["state"] != "ready" and not state["expired"] and dead_owner(state) is None:
             raise StagedbError(

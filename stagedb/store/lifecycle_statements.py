@@ -5,7 +5,7 @@ Their names are `lifecycle/claim_graph` and the like. `label_statements` has tho
 
 from collections.abc import Iterator
 
-from stagedb.store.schema import NAMED, OWNERS, members, parent_of
+from stagedb.store.schema import NAMED, OWNERS, members, parent_of, part_of
 from stagedb.store.schema_forms import Label, Relationship
 
 
@@ -30,6 +30,8 @@ def lifecycle() -> Iterator[tuple[str, str]]:
         }
         for verb, template in _OWNER_TEMPLATES.items():
             yield f"{verb}_{owner.lower()}", template.format(**values)
+        if (part := part_of(owner)) is not None:
+            yield f"parts_{owner.lower()}", _PARTS.format(**words_of(owner), part_label=part, part=part.lower())
         for label, path in members(owner):
             yield f"clear_{label.name.lower()}", _clear(owner, label, path)
 
@@ -87,6 +89,18 @@ DETACH DELETE n
 RETURN count(*) AS deleted
 """
 
+_PARTS = """\
+// What is made from the {low} with this id, also what is unfinished.
+//
+// mode: reads
+// param id: string — the {low}'s id
+// column id: string — id of the {part}
+// column state: string — ready, building or deleting
+MATCH (:{label} {{id: $id}})<-[:OF]-(n:{part_label})
+RETURN n.id AS id, n.state AS state
+ORDER BY id
+"""
+
 _FINISH_PARENT = {
     # Setting a property locks the graph's node. So the later one of this write and a removal of the graph sees the
     # other.
@@ -140,6 +154,19 @@ RETURN n.owner AS owner, former <> $owner AS taken
 MATCH (n:{label} {{id: $id}})
 WHERE n.owner = $owner
 SET n.lease = timestamp() + $lease
+RETURN n.id AS id
+""",
+    "set": """\
+// Give {a} {low} further properties while it is built. No row if another process has it now.
+//
+// mode: writes
+// param id: string — the {low}'s id
+// param owner: string — who builds it
+// param properties: map — the properties, with their values
+// column id: string — the {low}'s id
+MATCH (n:{label} {{id: $id}})
+WHERE n.owner = $owner
+SET n += $properties
 RETURN n.id AS id
 """,
     "finish": """\

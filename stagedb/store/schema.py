@@ -74,6 +74,12 @@ def parent_of(owner: str) -> str | None:
     return found[0] if found else None
 
 
+def part_of(owner: str) -> str | None:
+    """The label that is made from an owner: an instance from a graph, a profile from an instance; None for others."""
+    found = [label for label in OWNERS if parent_of(label) == owner]
+    return found[0] if found else None
+
+
 def ancestors(owner: str) -> tuple[str, ...]:
     """The labels that an owner is made from, directly or not: Graph, then Instance, for a profile."""
     parent = parent_of(owner)

@@ -7,7 +7,7 @@ marks of a dump, and those that find what has none, are in `team`, as `team/keep
 from collections.abc import Iterator
 
 from stagedb.store.lifecycle_statements import words_of
-from stagedb.store.schema import NAMED, OWNERS, parent_of
+from stagedb.store.schema import NAMED, OWNERS, part_of
 
 
 def marks() -> Iterator[tuple[str, str]]:
@@ -35,7 +35,7 @@ def team() -> Iterator[tuple[str, str]]:
 
 def _unnamed(owner: str) -> str:
     """What nobody named or tagged of an owner; a user asks only for what has names."""
-    made = next((other for other in OWNERS if parent_of(other) == owner), None)
+    made = part_of(owner)
     words = words_of(owner)
     return _UNNAMED.format(
         **words,

@@ -23,7 +23,7 @@ POINTS = (
     "wrote.dump/make_runlane",
     "write.dump/make_runop",
     "wrote.dump/join_has_member_runcollective_runop",
-    "wrote.run/digest",
+    "wrote.lifecycle/set_run",
 )
 """Where an import is killed: before it has the run to itself, between its writes, inside one, and before the end."""
 

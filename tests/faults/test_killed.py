@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 POINTS = [
     "wrote.build/tensors",
     "wrote.instantiate/carried",
-    "wrote.instantiate/layout",
+    "wrote.lifecycle/set_instance",
     "export.file",
     "export.write",
     "export.rename",

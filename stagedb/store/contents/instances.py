@@ -190,7 +190,7 @@ class _Copy:
             "ranks_written": 0,
             "groups_written": 0,
         }
-        self.store.write("instantiate/layout", instance=self.instance, owner=self.lease.owner, properties=properties)
+        self.lease.set_properties(properties)
 
     def _make_digests(self) -> None:
         self.lease.renew()

@@ -200,7 +200,7 @@ class _Writing:
             self.store.write("profile/chain_legs", profile=self.profile)
         times = [each for row in parts["op_times"] for each in _op_times(row)]
         digest = profile_digest({**parts, "op_times": times})
-        self.store.write("profile/digest", profile=self.profile, content=digest)
+        self.lease.set_properties({"content": digest})
 
 
 def _op_times(row: Row) -> Iterator[Row]:

@@ -62,7 +62,7 @@ def record_run(
     with building(store, "Run", run.id, {**without_none(rows.own), "name": name}, inputs) as lease:
         if lease is not None:
             content = _write(store, lease, rows, progress)
-            store.write("run/digest", run=run.id, content=content)
+            lease.set_properties({"content": content})
     if lease is None:
         ask_again(store, "Run", run.id)
     return lease is not None

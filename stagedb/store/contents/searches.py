@@ -351,8 +351,7 @@ class SearchWriting:
         rows = {id: candidate_values(self.request, each) for id, each in running if id not in self.there}
         self._write("add", [{"id": id, "values": values} for id, values in rows.items()], search=self.id)
         if self.shard:
-            limits = limits_of(self.request, self.timed)
-            self.store.write("search/limits", search=self.id, owner=self.lease.owner, properties=limits)
+            self.lease.set_properties(limits_of(self.request, self.timed))
         self.there |= rows.keys()
         self.lease.keeps = self.lease.keeps or bool(rows)
 
@@ -380,7 +379,7 @@ class SearchWriting:
             **({} if found.shards is None else {"shards": found.shards.of, "finished": list(found.shards.numbers)}),
             **(limits_of(self.request, found.timed) if self.shard else {}),
         }
-        self.store.write("search/result", search=self.id, owner=self.lease.owner, properties=properties)
+        self.lease.set_properties(properties)
 
     def _write(self, name: str, rows: Sequence[Any], **params: Any) -> None:
         for start in range(0, len(rows), AT_ONCE):
