@@ -549,12 +549,12 @@ with connect() as store:
 """
 
 
-@pytest.mark.parametrize("stage", ["classes", "chains", "layout"])
+@pytest.mark.parametrize("statement", ["dump/make_rankclass", "instantiate/chains", "lifecycle/set_instance"])
 def test_killed_halfway_nothing_is_visible_and_the_next_run_completes(
-    store: Store, store_environment: dict[str, str], stage: str
+    store: Store, store_environment: dict[str, str], statement: str
 ) -> None:
     write_graph(store, small_graph())
-    environment = {**os.environ, **store_environment, **at(f"wrote.instantiate/{stage}:kill")}
+    environment = {**os.environ, **store_environment, **at(f"wrote.{statement}:kill")}
     ended = subprocess.run([sys.executable, "-c", KILL], env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert store.read("catalog/instances") == []

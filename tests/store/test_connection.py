@@ -225,10 +225,10 @@ def test_one_row_that_does_not_fit_is_an_error(store: Store, monkeypatch: pytest
 
 def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
     with building(store, "Instance", "x", {"graph": bare_graph(store)}):
-        store.write_rows("instantiate/classes", [{"class": 0}], instance="x")
-    rows = [{"id": f"x/{n}", "class": 0} for n in (1, 2, 1)]
-    with pytest.raises(StagedbError, match="statement instantiate/tasks"):
-        store.write_rows("instantiate/tasks", rows, instance="x")
+        store.write_rows("dump/make_rankclass", [{"id": "x/0", "parent": "x", "values": {}}])
+    rows = [{"id": f"x/{n}", "parent": "x/0", "values": {}} for n in (1, 2, 1)]
+    with pytest.raises(StagedbError, match="statement dump/make_task"):
+        store.write_rows("dump/make_task", rows)
     assert store.query("MATCH (t:Task) RETURN count(t) AS n").rows == ((0,),)
 
 

@@ -9,7 +9,7 @@ information than the columns of the op and the tensors of its symbolic op (`COPY
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,7 +61,7 @@ def read_graph_rows(store: Store, graph: str) -> GraphRows:
 
 
 def _read_graph(store: Store, graph: str) -> GraphRows:
-    (row,) = store.read("instantiate/graph", graph=graph)
+    (row,) = store.read("build/graph", id=graph)
     check_form(graph, row["format"])
     ops, weights = (store.read(f"instantiate/{what}", graph=graph) for what in ("ops", "weights"))
     return GraphRows(
@@ -146,7 +146,8 @@ class _Copy:
             work()
 
     def _make_classes(self, counts: Mapping[int, int]) -> None:
-        self._rows("classes", class_rows(self.classes, self.plan, counts), instance=self.instance)
+        rows = class_rows(self.classes, self.plan, counts)
+        self._make("RankClass", [(self._class(row), self.instance, row) for row in rows])
 
     def _copy_ops(self, places: list[Row], buckets: list[Row]) -> None:
         common = {"graph": self.graph.id, "instance": self.instance, "dtypes": self.plan.dtypes.names()}
@@ -175,7 +176,8 @@ class _Copy:
         self.store.write("instantiate/chains", instance=self.instance, tasks=tasks, once=once)
 
     def _make_tasks(self) -> None:
-        self._rows("tasks", list(task_rows(self.instance, self.classes)), instance=self.instance)
+        tasks = task_rows(self.instance, self.classes)
+        self._make("Task", [(row["id"], self._class(row), row) for row in tasks])
         self._rows("task_order", task_order_rows(self.instance, self.classes))
         self._rows("task_feeds", task_feed_rows(self.instance, self.classes, self.plan.placement))
 
@@ -201,6 +203,18 @@ class _Copy:
         ops = Counter(op["block"] for op in self.graph.ops)
         step = max(1, OPS_AT_ONCE // max(ops.values(), default=1))
         return (places[start : start + step] for start in range(0, len(places), step))
+
+    def _class(self, row: Row) -> str:
+        """The id of the rank class that a row is about."""
+        return f"{self.instance}/{row['class']}"
+
+    def _make(self, label: str, rows: Iterable[tuple[str, str, Row]]) -> None:
+        """Write nodes of a label. rows: the id of each, the id of the node that it belongs to, and its properties."""
+        self.lease.renew()
+        made = [
+            {"id": id, "parent": parent, "values": {**values, "instance": self.instance}} for id, parent, values in rows
+        ]
+        self.store.write_rows(f"dump/make_{label.lower()}", made)
 
     def _rows(self, name: str, rows: list[Row], **params: Any) -> None:
         self.lease.renew()

@@ -349,7 +349,7 @@ class SearchWriting:
         new, self.new, self.written = self.new, [], time.monotonic()
         running = [(id, replace(each, code="", why="")) for id, each in with_ids(self.id, self.request, new)]
         rows = {id: candidate_values(self.request, each) for id, each in running if id not in self.there}
-        self._write("add", [{"id": id, "values": values} for id, values in rows.items()], search=self.id)
+        self._add({"id": id, "values": values} for id, values in rows.items())
         if self.shard:
             self.lease.set_properties(limits_of(self.request, self.timed))
         self.there |= rows.keys()
@@ -363,10 +363,10 @@ class SearchWriting:
             instance = self.instance_of(each) if each in winners else None
             values = {**candidate_values(self.request, each), "place": place, "instance": instance}
             rows.append({"id": id, "values": {"id": id, **without_none(values)}})
-        self._write("change", [row for row in rows if row["id"] in self.there])
-        self._write("add", [row for row in rows if row["id"] not in self.there], search=self.id)
+        self._write("search/change", [row for row in rows if row["id"] in self.there])
+        self._add(row for row in rows if row["id"] not in self.there)
         gone = self.there - {row["id"] for row in rows}
-        self._write("drop", [{"id": id} for id in sorted(gone)])
+        self._write("search/drop", [{"id": id} for id in sorted(gone)])
         properties = {
             "size": found.size,
             "timed": len(found.timed),
@@ -381,10 +381,14 @@ class SearchWriting:
         }
         self.lease.set_properties(properties)
 
-    def _write(self, name: str, rows: Sequence[Any], **params: Any) -> None:
+    def _add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write new candidates. rows: id, and values of all properties."""
+        self._write("dump/make_candidate", [{**row, "parent": self.id} for row in rows])
+
+    def _write(self, name: str, rows: Sequence[Any]) -> None:
         for start in range(0, len(rows), AT_ONCE):
             self.lease.renew()
-            self.store.write_rows(f"search/{name}", rows[start : start + AT_ONCE], **params)
+            self.store.write_rows(name, rows[start : start + AT_ONCE])
 
 
 # Shards of a search in the store, and the search that the ended ones are merged into.
