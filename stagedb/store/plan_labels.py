@@ -224,7 +224,7 @@ INSTANCE_LABELS = (
         "A graph under one plan: every size is a number. Every word of the plan is a property.",
         (
             id_of("digest of the graph's id and the plan"),
-            Property("name", "string", "its name, given by the user"),
+            Property("name", "string", "what it is called where nobody names it"),
             Property("graph", "string", "id of its graph"),
             *PLAN_WORDS,
             Property("microbatches", "integer", "micro-batches of a step on one rank of dp"),
@@ -404,7 +404,7 @@ PROFILE_LABELS = (
         (
             id_of("digest of the instance's id, the system, measured durations, scalings and blocking axes"),
             INSTANCE,
-            Property("name", "string?", "its name, given by the user"),
+            Property("name", "string?", "what it is called where nobody names it"),
             Property("system", "string", "the system's name"),
             Property("system_json", "string", "the whole system, as JSON"),
             Property("durations", "string?", "measured durations that replaced modelled ones, as JSON"),

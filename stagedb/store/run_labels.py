@@ -22,7 +22,7 @@ RUN_LABELS = (
         "files have none has no property that is a time, nor have its nodes, and its critical path is not known.",
         (
             id_of("digest of the files"),
-            Property("name", "string?", "its name, given by the user"),
+            Property("name", "string?", "what it is called where nobody names it"),
             Property("tool", "string", "what recorded it: kineto"),
             Property("format", "integer", "version of the stored form"),
             Property("world", "integer", "ranks that were imported", "ranks"),
