@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS
 from stagedb.store.lifecycle_statements import lifecycle
-from stagedb.store.listing_statements import catalog, lookup
+from stagedb.store.listing_statements import catalog, finding, lookup
 from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, STORE, parent_of
 from stagedb.store.schema_forms import Relationship
 from stagedb.store.team_statements import marks, team
@@ -20,7 +20,7 @@ def label_statements() -> Mapping[str, str]:
     """By name, such as `lifecycle/claim_graph`, the text with its header."""
     folders = {
         "lifecycle": lambda: (*lifecycle(), *marks()),
-        "team": team,
+        "team": lambda: (*team(), *finding()),
         "build": _build,
         "catalog": catalog,
         "lookup": lookup,

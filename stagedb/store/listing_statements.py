@@ -2,6 +2,7 @@
 
 Lists have names as `catalog/graphs`. Look-ups have names as `lookup/graph`, by a word that a user gives, and as
 `lookup/instances_of`, by what things are made from; they also read what users wrote about the few that they find.
+The fastest profiles have names as `team/find_of_model`, by where the search for them begins.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,6 +69,19 @@ _NEWEST: Mapping[str, Sequence[str | _Shown]] = {
     "Profile": ("id", "name", _INSTANCE_NAME, "system", _RANKS),
 }
 """By label what describes a node in a line, next to its names."""
+
+_FOUND: Sequence[str | _Shown] = (
+    *("id", "name", "instance", _INSTANCE_NAME),
+    _Shown("model: string — name of the model", "g.name"),
+    _Shown("plan: string — the plan's words, as JSON", "of.plan"),
+    *(_RANKS, "system", "step", "tokens_per_second"),
+    _Shown(
+        "tokens_per_accelerator: float? [tokens/s] — of one rank, on average",
+        "tokens_per_accelerator",
+    ),
+    *("mfu", "memory", "room", "measured_time", "created", "builder"),
+)
+"""What describes a profile among the fastest ones."""
 
 _PARENT = {"Instance": "of:Graph", "Profile": "of:Instance {state: 'ready'}"}
 """The node that one is made from. No graph goes before its instances; profiles go after theirs, which is not ready."""
@@ -156,6 +170,15 @@ def lookup() -> Iterator[tuple[str, str]]:
         yield owner.lower(), _statement(about + _ways(owner), word, _body(owner, start, steps), columns)
 
 
+def finding() -> Iterator[tuple[str, str]]:
+    """The statements that find the fastest profiles: the last part of each name, and its text."""
+    columns = _columns("Profile", _FOUND)
+    for stem, (whose, own, start) in _FIND_STARTS.items():
+        params = (*own, *_FIND_PARAMS)
+        about = f"Profiles {whose}under plans with the given words, the most tokens a second an accelerator\n// first."
+        yield stem, _FIND.format(about=about, start=start, **_lists(params, columns))
+
+
 def _has_name(owner: str) -> bool:
     return "name" in _properties(owner)
 
@@ -230,16 +253,17 @@ def _statement(
     about: str, params: Iterable[str], body: str, columns: Iterable[_Shown], *, order: str = "created"
 ) -> str:
     """A whole statement. body: its text up to RETURN. order: what it is ordered by, the largest first."""
-    # Lines are broken between columns only.
+    return _LISTING.format(about=about, body=body, order=order, **_lists(params, columns))
+
+
+def _lists(params: Iterable[str], columns: Iterable[_Shown]) -> dict[str, str]:
+    """The parts of a statement that list parameters and columns; lines are broken between columns only."""
     returned = ", ".join(each.text.replace(" ", _INSIDE) for each in columns)
-    return _LISTING.format(
-        about=about,
-        params="".join(f"// param {each}\n" for each in params),
-        columns="".join(f"// column {each.header}\n" for each in columns),
-        body=body,
-        returned=fill(f"RETURN {returned}", 120, subsequent_indent="  ").replace(_INSIDE, " "),
-        order=order,
-    )
+    return {
+        "params": "".join(f"// param {each}\n" for each in params),
+        "columns": "".join(f"// column {each.header}\n" for each in columns),
+        "returned": fill(f"RETURN {returned}", 120, subsequent_indent="  ").replace(_INSIDE, " "),
+    }
 
 
 _INSIDE = "\N{NO-BREAK SPACE}"
@@ -271,4 +295,54 @@ OPTIONAL MATCH (:Name {{name: $word}})-[:NAMES]->(c:{label})
 WITH begun, called, collect(c) AS named
 OPTIONAL MATCH (:Name {{id: '{low}:' + $word}})-[:NAMES]->(d:{label})
 WITH begun, called, named, collect(d) AS meant
+"""
+
+_FIND_PARAMS = (
+    "words: map — words of the plan and their values, as properties of `Instance`",
+    "fits: boolean — whether only those are wanted that fit into the accelerator's memory",
+    "limit: integer — how many profiles",
+)
+
+_FIND_STARTS = {
+    "find_of_model": (
+        "of a model ",
+        ("model: string — the model's name", "system: string? — the system's name; null: any"),
+        """\
+MATCH (g:Graph {name: $model})<-[:OF]-(of:Instance {state: 'ready'})<-[:OF]-(n:Profile {state: 'ready'})
+WHERE ($system IS NULL OR n.system = $system) AND size(n.scalings) = 0
+  AND all(word IN keys($words) WHERE of[word] = $words[word])
+  AND (NOT $fits OR n.memory <= n.room OR n.memory IS NOT NULL AND n.room IS NULL)""",
+    ),
+    "find_on_system": (
+        "on a system ",
+        ("system: string — the system's name",),
+        """\
+MATCH (n:Profile {system: $system, state: 'ready'})
+WHERE size(n.scalings) = 0 AND (NOT $fits OR n.memory <= n.room OR n.memory IS NOT NULL AND n.room IS NULL)
+// So that a server begins here, at the index: it would take the plans' words for rarer than the system.
+WITH n
+MATCH (n)-[:OF]->(of:Instance {state: 'ready'})-[:OF]->(g:Graph)
+WHERE all(word IN keys($words) WHERE of[word] = $words[word])""",
+    ),
+    "find_under_plan": (
+        "",
+        (),
+        """\
+MATCH (n:Profile {state: 'ready'})-[:OF]->(of:Instance {state: 'ready'})-[:OF]->(g:Graph)
+WHERE size(n.scalings) = 0
+  AND all(word IN keys($words) WHERE of[word] = $words[word])
+  AND (NOT $fits OR n.memory <= n.room OR n.memory IS NOT NULL AND n.room IS NULL)""",
+    ),
+}
+"""By name: whose profiles, further parameters, and the text up to the profiles. The label that it begins at differs."""
+
+_FIND = """\
+// {about} Those with scaled durations are left out.
+//
+// mode: reads
+{params}{columns}{start}
+WITH g, of, n, n.tokens_per_second / of.world AS tokens_per_accelerator
+ORDER BY coalesce(tokens_per_accelerator, 0.0) DESC, n.step, n.id LIMIT $limit
+{returned}
+ORDER BY coalesce(tokens_per_accelerator, 0.0) DESC, step, id
 """

@@ -162,6 +162,12 @@ def test_every_label_has_its_statements_and_none_is_written_twice() -> None:
         assert f"lifecycle/claim_{owner.lower()}" in made
         for label, _ in schema.members(owner):
             assert f"lifecycle/clear_{label.name.lower()}" in made
+        low, many = owner.lower(), "searches" if owner == "Search" else f"{owner.lower()}s"
+        assert {f"team/keep_tags_{low}", f"team/keep_notes_{low}", f"team/unnamed_{many}"} <= set(made)
+        assert {f"catalog/{many}", f"lookup/{low}"} <= set(made)
+    assert [name for name in made if name.startswith("team/keep_names_")] == [
+        f"team/keep_names_{label.lower()}" for label in schema.NAMED
+    ]
     assert not [name for name in made if (statements_directory() / f"{name}.cypher").exists()]
     assert set(made) <= set(names())
 
