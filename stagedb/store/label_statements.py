@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from stagedb.store.dump_contents import EDGE_KINDS, NODE_KINDS
 from stagedb.store.lifecycle_statements import lifecycle
-from stagedb.store.listing_statements import catalog, finding, lookup
+from stagedb.store.listing_statements import listing_statements
 from stagedb.store.schema import LABELS, OWNERS, RELATIONSHIPS, STORE, parent_of
 from stagedb.store.schema_forms import Relationship
 from stagedb.store.team_statements import marks, team
@@ -20,17 +20,16 @@ def label_statements() -> Mapping[str, str]:
     """By name, such as `lifecycle/claim_graph`, the text with its header."""
     folders = {
         "lifecycle": lambda: (*lifecycle(), *marks()),
-        "team": lambda: (*team(), *finding()),
+        "team": team,
         "build": _build,
-        "catalog": catalog,
-        "lookup": lookup,
         "around": _around,
         "known": _known,
         "joined": _joined,
         "check": _check,
         "dump": _dump,
     }
-    return {f"{folder}/{stem}": text for folder, made in folders.items() for stem, text in made()}
+    made = {f"{folder}/{stem}": text for folder, parts in folders.items() for stem, text in parts()}
+    return {**listing_statements(), **made}
 
 
 def _build() -> Iterator[tuple[str, str]]:

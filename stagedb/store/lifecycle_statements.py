@@ -6,7 +6,7 @@ Their names are `lifecycle/claim_graph` and the like. `label_statements` has tho
 from collections.abc import Iterator
 
 from stagedb.store.schema import NAMED, OWNERS, members, parent_of, part_of
-from stagedb.store.schema_forms import Label, Relationship
+from stagedb.store.schema_forms import Label, Relationship, words_of
 
 
 def lifecycle() -> Iterator[tuple[str, str]]:
@@ -34,17 +34,6 @@ def lifecycle() -> Iterator[tuple[str, str]]:
             yield f"parts_{owner.lower()}", _PARTS.format(**words_of(owner), part_label=part, part=part.lower())
         for label, path in members(owner):
             yield f"clear_{label.name.lower()}", _clear(owner, label, path)
-
-
-def words_of(owner: str) -> dict[str, str]:
-    """What all templates of an owner take: its label, and the same in sentences. owner: a label."""
-    low = owner.lower()
-    return {
-        "label": owner,
-        "low": low,
-        "a": "an" if owner[0] in "AEIOU" else "a",
-        "plural": f"{low}es" if low.endswith("ch") else f"{low}s",
-    }
 
 
 def _version_values(owner: str) -> dict[str, str]:

@@ -3,14 +3,18 @@
 Lists have names as `catalog/graphs`. Look-ups have names as `lookup/graph`, by a word that a user gives, and as
 `lookup/instances_of`, by what things are made from; they also read what users wrote about the few that they find.
 The fastest profiles have names as `team/find_of_model`, by where the search for them begins.
+
+Most commands read some of these, and few need the schema, whose words come from all models and plans: nothing here
+imports it.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
 
-from stagedb.store.lifecycle_statements import words_of
-from stagedb.store.schema import LABELS, NAMED, OWNERS, parent_of
+from stagedb.store.schema_forms import words_of
+from stagedb.store.team_labels import NAMED_LABELS
 
 
 @dataclass(frozen=True)
@@ -21,10 +25,13 @@ class _Shown:
     value: str
 
     @property
+    def name(self) -> str:
+        return self.header.partition(":")[0]
+
+    @property
     def text(self) -> str:
         """The column in RETURN."""
-        name = self.header.partition(":")[0]
-        return name if name == self.value else f"{self.value} AS {name}"
+        return self.name if self.name == self.value else f"{self.value} AS {self.name}"
 
 
 @dataclass(frozen=True)
@@ -35,56 +42,123 @@ class _Step:
     values: Mapping[str, str]
 
 
-_MODEL = _Shown("model: string — name of the model", "of.name")
-_RECIPE = _Shown("recipe: string — the framework that the graph follows", "of.recipe")
-_RANKS = _Shown("ranks: integer — size of the world", "n.world")
-_CLASSES = _Shown("classes: integer — number of rank classes", "classes")
-_INSTANCE_NAME = _Shown("instance_name: string — what that instance is called where nobody names it", "of.name")
+def _shown(headers: str, **values: str) -> tuple[_Shown, ...]:
+    """Columns of a node. headers: a line for each. values: by name, the Cypher of those that are no property of it."""
+    made = (_Shown(line.strip(), "") for line in headers.strip().splitlines())
+    return tuple(_Shown(each.header, values.get(each.name, f"n.{each.name}")) for each in made)
+
+
+_DESCRIBED: Mapping[str, Sequence[_Shown]] = {
+    "Graph": _shown(
+        """
+        id: string — digest of the model, the options and the format
+        name: string — the model's name
+        recipe: string — the framework that the graph follows
+        options: string — the graph's options, as JSON
+        sizes: string — the model's symbols and their values, as JSON
+        created: integer [ms] — when it was made, since 1970 (UTC)
+        builder: string? — the process that made it
+        """
+    ),
+    "Instance": _shown(
+        """
+        id: string — digest of the graph and the plan
+        name: string — what it is called where nobody names it
+        graph: string — id of its graph
+        model: string — name of the model
+        recipe: string — the framework that the graph follows
+        plan: string — the plan's words, as JSON
+        ranks: integer — size of the world
+        classes: integer — number of rank classes
+        created: integer [ms] — when it was made, since 1970 (UTC)
+        builder: string? — the process that made it
+        claim: string? — the process that last asked for it
+        """,
+        model="of.name",
+        recipe="of.recipe",
+        ranks="n.world",
+        classes="classes",
+    ),
+    "Profile": _shown(
+        """
+        id: string — digest of the instance's id, the system, measured durations, scalings and blocking axes
+        name: string? — what it is called where nobody names it
+        instance: string — id of its instance
+        instance_name: string — what that instance is called where nobody names it
+        system: string — the system's name
+        scalings: string[] — durations that were scaled
+        blocking: string[] — mesh axes whose communication a rank waits for
+        ranks: integer — size of the world
+        step: integer [ns] — length of the step
+        unscaled: integer [ns] — length of the step without the scalings
+        tokens_per_second: float? [tokens/s] — of all ranks
+        mfu: float? [ratio] — model FLOPs over what the peaks would do in the step
+        hfu: float? [ratio] — hardware FLOPs over the same, with recomputing
+        memory: integer? [B] — what its fullest rank holds at its peak; null if an older stagedb made it
+        room: integer? [B] — memory of one accelerator for tensors; null if it has no bound
+        measured_time: float [ratio] — share of the modelled time that was measured
+        created: integer [ms] — when it was made, since 1970 (UTC)
+        builder: string? — the process that made it
+        claim: string? — the process that last asked for it
+        """,
+        instance_name="of.name",
+        blocking="coalesce(n.blocking, [])",
+        ranks="n.world",
+    ),
+    "Search": _shown(
+        """
+        id: string — digest of what was asked
+        model: string — the model's name
+        request: string — all that was asked, as JSON
+        size: integer — plans whose degrees divide
+        timed: integer — plans that were timed
+        covered: boolean — every plan was tried or ruled out by a bound
+        step: integer? [ns] — step of the best plan; null if none that fits was found
+        peak: integer? [B] — what the fullest rank of the best plan holds
+        left: integer? [ns] — no plan that was not tried has a shorter step; null if all were
+        seconds: float [s] — time of the search
+        shard: integer? — of a shard of a search: its number, from 1
+        shards: integer? — how many shards the search is cut into
+        finished: integer[]? — of a search that was merged from shards: those that are finished
+        whole: string? — of a shard: id of the search
+        created: integer [ms] — when it was made, since 1970 (UTC)
+        builder: string? — the process that made it
+        """
+    ),
+    "Run": _shown(
+        """
+        id: string — digest of its files
+        name: string? — what it is called where nobody names it
+        tool: string — what recorded it
+        world: integer [ranks] — ranks that were imported
+        job_ranks: integer [ranks] — ranks of the job
+        step: integer? [ns] — time from its first op to the end of its last one; null: no times
+        steps: integer — steps that the profiler counted; 0: it counted none
+        ops: integer — ops of all imported ranks
+        devices: string[] — names of the accelerators
+        busy: integer? [ns] — computing or copying, mean of the ranks; null: no times
+        exposed: integer? [ns] — communicating and nothing else, mean of the ranks; null: no times
+        unexplained: integer? [ns] — of the critical path: idle, though the launch is there; null: no times
+        launching: integer? [ns] — of the critical path: idle until a launch; null: no times
+        left_out: string[] — what of the files was not understood
+        created: integer [ms] — when it was imported, since 1970 (UTC)
+        builder: string? — the process that imported it
+        claim: string? — the process that last asked for it
+        """
+    ),
+}
+"""By label what describes a node in a list: lines of a header. A value is the property of that name, or as given."""
+
+_NEWEST: Mapping[str, Sequence[str]] = {
+    "Instance": ("id", "name", "ranks"),
+    "Profile": ("id", "name", "instance_name", "system", "ranks"),
+}
+"""By label which of these describe a node in a line, next to its names."""
+
+_PARENTS = {"Instance": "Graph", "Profile": "Instance"}
+"""By label what a node is made from."""
+
 _INSTANCE_NAMES = _Shown("instance_names: string[] — names of that instance, as space/name", "instance_names")
-_BLOCKING = _Shown("blocking: string[] — mesh axes whose communication a rank waits for", "coalesce(n.blocking, [])")
-
-_DESCRIBED: Mapping[str, Sequence[str | _Shown]] = {
-    "Graph": ("id", "name", "recipe", "options", "sizes", "created", "builder"),
-    "Instance": (
-        *("id", "name", "graph", _MODEL, _RECIPE, "plan", _RANKS, _CLASSES),
-        *("created", "builder", "claim"),
-    ),
-    "Profile": (
-        *("id", "name", "instance", _INSTANCE_NAME, "system", "scalings", _BLOCKING, _RANKS, "step", "unscaled"),
-        *("tokens_per_second", "mfu", "hfu", "memory", "room", "measured_time", "created", "builder", "claim"),
-    ),
-    "Search": (
-        *("id", "model", "request", "size", "timed", "covered", "step", "peak", "left", "seconds"),
-        *("shard", "shards", "finished", "whole", "created", "builder"),
-    ),
-    "Run": (
-        *("id", "name", "tool", "world", "job_ranks", "step", "steps", "ops", "devices", "busy", "exposed"),
-        *("unexplained", "launching", "left_out", "created", "builder", "claim"),
-    ),
-}
-"""By label what describes a node in a list: names of its properties, which the schema explains, and other columns."""
-
-_NEWEST: Mapping[str, Sequence[str | _Shown]] = {
-    "Instance": ("id", "name", _RANKS),
-    "Profile": ("id", "name", _INSTANCE_NAME, "system", _RANKS),
-}
-"""By label what describes a node in a line, next to its names."""
-
-_FOUND: Sequence[str | _Shown] = (
-    *("id", "name", "instance", _INSTANCE_NAME),
-    _Shown("model: string — name of the model", "g.name"),
-    _Shown("plan: string — the plan's words, as JSON", "of.plan"),
-    *(_RANKS, "system", "step", "tokens_per_second"),
-    _Shown(
-        "tokens_per_accelerator: float? [tokens/s] — of one rank, on average",
-        "tokens_per_accelerator",
-    ),
-    *("mfu", "memory", "room", "measured_time", "created", "builder"),
-)
-"""What describes a profile among the fastest ones."""
-
-_PARENT = {"Instance": "of:Graph", "Profile": "of:Instance {state: 'ready'}"}
-"""The node that one is made from. No graph goes before its instances; profiles go after theirs, which is not ready."""
 
 _COUNT_CLASSES = _Step("MATCH (n)-[:HAS_CLASS]->(k:RankClass)", {"classes": "count(k)"})
 _PARENT_NAMES = _Step("OPTIONAL MATCH (l:Name)-[:NAMES]->(of)", {"instance_names": "collect(l.space + '/' + l.name)"})
@@ -120,38 +194,42 @@ _GRAPH_COLUMNS = (
 """What a look-up of an instance has of its graph."""
 
 
-def catalog() -> Iterator[tuple[str, str]]:
-    """The statements of lists: the last part of each name, and its text."""
-    for owner in OWNERS:
+@functools.cache
+def listing_statements() -> Mapping[str, str]:
+    """By name, such as `catalog/graphs`, the text with its header."""
+    folders = {"catalog": _catalog, "lookup": _lookup, "team": _finding}
+    return {f"{folder}/{stem}": text for folder, made in folders.items() for stem, text in made()}
+
+
+def _catalog() -> Iterator[tuple[str, str]]:
+    """The statements of lists."""
+    for owner, columns in _DESCRIBED.items():
         many = words_of(owner)["plural"]
         whose = " of complete instances" if owner == "Profile" else ""
-        counts = (_COUNT_CLASSES,) if _CLASSES in _DESCRIBED[owner] else ()
-        start = f"MATCH (n:{owner} {{state: 'ready'}})" + (f"-[:OF]->({_PARENT[owner]})" if parent_of(owner) else "")
+        start = f"MATCH (n:{owner} {{state: 'ready'}})" + (f"-[:OF]->({_parent(owner)})" if owner in _PARENTS else "")
         about = f"All complete {many}{whose}, the newest first."
-        yield many, _statement(about, (), _body(owner, start, counts), _columns(owner, _DESCRIBED[owner]))
+        yield many, _statement(about, (), _body(owner, start, _counts(owner)), columns)
         if owner in _NEWEST:
             about = f"The newest complete {many}{whose}, with what describes them in a line."
             start += "\nWITH n, of ORDER BY n.created DESC, n.id LIMIT $most"
-            above, columns = _above(owner)
+            above, names = _above(owner)
             text = _body(owner, start, (*above, _NAMES))
-            columns = (*_columns(owner, _NEWEST[owner]), *columns, _NAMES_COLUMN)
+            shown = (*_picked(owner, _NEWEST[owner]), *names, _NAMES_COLUMN)
             most = ("most: integer — how many, at most",)
-            yield f"newest_{many}", _statement(about, most, text, columns, order="n.created")
+            yield f"newest_{many}", _statement(about, most, text, shown, order="n.created")
 
 
-def lookup() -> Iterator[tuple[str, str]]:
-    """The statements of look-ups: the last part of each name, and its text."""
-    for owner in OWNERS:
-        many, parent, named = words_of(owner)["plural"], parent_of(owner), owner in NAMED
+def _lookup() -> Iterator[tuple[str, str]]:
+    """The statements of look-ups."""
+    for owner in _DESCRIBED:
+        many, parent, named = words_of(owner)["plural"], _PARENTS.get(owner), owner in NAMED_LABELS
         user = ("user: string — the user who asks",) if named else ()
-        above, columns = _above(owner)
-        steps = (*above, *(_named_marks() if named else _marks("n")))
-        if _CLASSES in _DESCRIBED[owner]:
-            steps = (_COUNT_CLASSES, *steps)
-        columns = (*_columns(owner, _DESCRIBED[owner]), *columns, *(_NAMED_COLUMNS if named else _MARK_COLUMNS))
+        above, names = _above(owner)
+        steps = (*_counts(owner), *above, *(_named_marks() if named else _marks("n")))
+        columns = (*_DESCRIBED[owner], *names, *(_NAMED_COLUMNS if named else _MARK_COLUMNS))
         if parent is not None:
             low = parent.lower()
-            start = f"MATCH ({_with_id(_PARENT[owner], low)})<-[:OF]-(n:{owner} {{state: 'ready'}})"
+            start = f"MATCH ({_parent(owner, f'id: ${low}')})<-[:OF]-(n:{owner} {{state: 'ready'}})"
             about = f"All complete {many} of a complete {low}, the newest first."
             params = (f"{low}: string — the {low}'s id", *user)
             yield f"{many}_of", _statement(about, params, _body(owner, start, steps), columns)
@@ -160,39 +238,63 @@ def lookup() -> Iterator[tuple[str, str]]:
             steps, columns = (*steps, *_marks("of", "graph_")), (*columns, *_GRAPH_COLUMNS)
         start = _MEANT.format(
             label=owner,
-            low=owner.lower(),
             called=_CALLED.format(label=owner) if _has_name(owner) else "",
             named=_NAMED.format(label=owner, low=owner.lower()) if named else "",
             found="begun" + (" + called" if _has_name(owner) else "") + (" + named + meant" if named else ""),
-            parent=f"MATCH (n)-[:OF]->({_PARENT[owner]})\n" if parent else "",
+            parent=f"MATCH (n)-[:OF]->({_parent(owner)})\n" if parent else "",
         )
         word = ("word: string — the word", *user)
         yield owner.lower(), _statement(about + _ways(owner), word, _body(owner, start, steps), columns)
 
 
-def finding() -> Iterator[tuple[str, str]]:
-    """The statements that find the fastest profiles: the last part of each name, and its text."""
-    columns = _columns("Profile", _FOUND)
+def _finding() -> Iterator[tuple[str, str]]:
+    """The statements that find the fastest profiles."""
+    columns = (
+        *_picked("Profile", ("id", "name", "instance", "instance_name")),
+        _Shown("model: string — name of the model", "g.name"),
+        _Shown("plan: string — the plan's words, as JSON", "of.plan"),
+        *_picked("Profile", ("ranks", "system", "step", "tokens_per_second")),
+        _Shown("tokens_per_accelerator: float? [tokens/s] — of one rank, on average", "tokens_per_accelerator"),
+        *_picked("Profile", ("mfu", "memory", "room", "measured_time", "created", "builder")),
+    )
     for stem, (whose, own, start) in _FIND_STARTS.items():
-        params = (*own, *_FIND_PARAMS)
         about = f"Profiles {whose}under plans with the given words, the most tokens a second an accelerator\n// first."
-        yield stem, _FIND.format(about=about, start=start, **_lists(params, columns))
+        yield stem, _FIND.format(about=about, start=start, **_lists((*own, *_FIND_PARAMS), columns))
+
+
+def _picked(owner: str, names: Iterable[str]) -> tuple[_Shown, ...]:
+    """Some of the columns that describe a node, by their names."""
+    known = {each.name: each for each in _DESCRIBED[owner]}
+    return tuple(known[name] for name in names)
+
+
+def _counts(owner: str) -> tuple[_Step, ...]:
+    return (_COUNT_CLASSES,) if owner == "Instance" else ()
+
+
+def _parent(owner: str, found: str = "") -> str:
+    """The node that one is made from. found: the property that it is found by.
+
+    No graph goes before its instances, and profiles go after theirs, which is not ready then.
+    """
+    parts = [found] * bool(found) + ["state: 'ready'"] * (owner == "Profile")
+    return f"of:{_PARENTS[owner]}" + (f" {{{', '.join(parts)}}}" if parts else "")
 
 
 def _has_name(owner: str) -> bool:
-    return "name" in _properties(owner)
+    return any(each.name == "name" for each in _DESCRIBED[owner])
 
 
 def _ways(owner: str) -> str:
     """How a word means a node, as the end of a sentence."""
-    if owner in NAMED:
+    if owner in NAMED_LABELS:
         return "by the start of their ids,\n// by anybody's name, and by what they are called without one."
     return "by the start of their ids" + (", and by the name of their model." if _has_name(owner) else ".")
 
 
 def _above(owner: str) -> tuple[tuple[_Step, ...], tuple[_Shown, ...]]:
     """What finds the names of what a node is made from, and the column that has them; nothing if that has no names."""
-    return ((_PARENT_NAMES,), (_INSTANCE_NAMES,)) if parent_of(owner) in NAMED else ((), ())
+    return ((_PARENT_NAMES,), (_INSTANCE_NAMES,)) if _PARENTS.get(owner) in NAMED_LABELS else ((), ())
 
 
 def _marks(node: str, before: str = "") -> tuple[_Step, ...]:
@@ -218,30 +320,9 @@ def _named_marks() -> tuple[_Step, ...]:
     return (_Step(_NAMES.match, {**_NAMES.values, **loaded}), *_marks("n"), asked)
 
 
-def _with_id(node: str, param: str) -> str:
-    """The pattern of a node, found by its id. param: the parameter that has the id."""
-    return node.replace("{", f"{{id: ${param}, ") if "{" in node else f"{node} {{id: ${param}}}"
-
-
-def _properties(owner: str) -> dict[str, _Shown]:
-    """The columns that are properties of a label, by their names."""
-    (label,) = (label for label in LABELS if label.name == owner)
-    return {
-        row.name: _Shown(
-            f"{row.name}: {row.type}{f' [{row.unit}]' if row.unit else ''} — {row.description}", f"n.{row.name}"
-        )
-        for row in label.properties
-    }
-
-
-def _columns(owner: str, shown: Iterable[str | _Shown]) -> tuple[_Shown, ...]:
-    properties = _properties(owner)
-    return tuple(properties[each] if isinstance(each, str) else each for each in shown)
-
-
 def _body(owner: str, start: str, steps: Iterable[_Step]) -> str:
     """The text up to RETURN: each step keeps what those before it found."""
-    kept, lines = ["n", *(["of"] if parent_of(owner) else [])], [start]
+    kept, lines = ["n", *(["of"] if owner in _PARENTS else [])], [start]
     for step in steps:
         found = ",\n  ".join(f"{text} AS {name}" for name, text in step.values.items())
         lines += [step.match, f"WITH {', '.join(kept)},\n  {found}"]

@@ -54,6 +54,17 @@ def id_of(description: str) -> Property:
     return Property("id", "string", description)
 
 
+def words_of(label: str) -> dict[str, str]:
+    """A label as templates of statements take it: itself, and in sentences. label: its name."""
+    low = label.lower()
+    return {
+        "label": label,
+        "low": low,
+        "a": "an" if label[0] in "AEIOU" else "a",
+        "plural": f"{low}es" if low.endswith("ch") else f"{low}s",
+    }
+
+
 OWNED = (
     Property("state", "string", "`ready` once complete; readers do not see `building` or `deleting` ones"),
     Property("owner", "string?", "the process that builds it; absent when ready"),

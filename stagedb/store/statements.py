@@ -25,6 +25,7 @@ from typing import Literal
 from stagedb.errors import StagedbError
 from stagedb.files import shown
 from stagedb.places import statements_directory
+from stagedb.store.listing_statements import listing_statements
 
 Mode = Literal["reads", "writes"]
 
@@ -102,13 +103,15 @@ def source(name: str) -> str:
     path = statements_directory() / f"{name}.cypher"
     if _NAME.match(name) and path.is_file():
         return path.read_text(encoding="utf-8")
+    if name in listing_statements():
+        return listing_statements()[name]
     if name in _by_label():
         return _by_label()[name]
     raise StagedbError(f"unknown Cypher statement {shown(name)}: names are the paths under {statements_directory()}")
 
 
 def _by_label() -> Mapping[str, str]:
-    # Reading needs few of them, and making them needs the whole schema.
+    # Most commands need none of these, and making them needs the whole schema.
     from stagedb.store.label_statements import label_statements
 
     return label_statements()

@@ -118,10 +118,11 @@ _TAGGED = (
     _ORIGIN,
 )
 _MADE = ("Graph", "Instance", "Profile", "Search", "Run")
-_NAMED = ("Instance", "Profile", "Run")
+NAMED_LABELS = ("Instance", "Profile", "Run")
+"""Labels whose nodes users can give names to."""
 
 TEAM_RELATIONSHIPS = (
-    *(Relationship("NAMES", "Name", label, "What the name means now.") for label in _NAMED),
+    *(Relationship("NAMES", "Name", label, "What the name means now.") for label in NAMED_LABELS),
     *(
         Relationship(
             "ASKED_FOR",
@@ -130,7 +131,7 @@ TEAM_RELATIONSHIPS = (
             "The user asked for what was there already; it counts as the newest of this user from then on.",
             (_TIME,),
         )
-        for label in _NAMED
+        for label in NAMED_LABELS
     ),
     *(
         Relationship(

@@ -6,8 +6,8 @@ marks of a dump, and those that find what has none, are in `team`, as `team/keep
 
 from collections.abc import Iterator
 
-from stagedb.store.lifecycle_statements import words_of
 from stagedb.store.schema import NAMED, OWNERS, part_of
+from stagedb.store.schema_forms import words_of
 
 
 def marks() -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ from stagedb.store.label_statements import label_statements
 from stagedb.store.leases import Kind
 from stagedb.store.plan_labels import OPTIONS, PLAN_WORDS, SIZES
 from stagedb.store.saved_queries import save_query
+from stagedb.store.schema_forms import words_of
 from stagedb.store.team_labels import TEAM_LABELS
 from stagedb.timing import profile_job
 from tests.instances.small_graph import small_graph
@@ -162,7 +163,7 @@ def test_every_label_has_its_statements_and_none_is_written_twice() -> None:
         assert f"lifecycle/claim_{owner.lower()}" in made
         for label, _ in schema.members(owner):
             assert f"lifecycle/clear_{label.name.lower()}" in made
-        low, many = owner.lower(), "searches" if owner == "Search" else f"{owner.lower()}s"
+        low, many = owner.lower(), words_of(owner)["plural"]
         assert {f"team/keep_tags_{low}", f"team/keep_notes_{low}", f"team/unnamed_{many}"} <= set(made)
         assert {f"catalog/{many}", f"lookup/{low}"} <= set(made)
     assert [name for name in made if name.startswith("team/keep_names_")] == [
@@ -170,6 +171,21 @@ def test_every_label_has_its_statements_and_none_is_written_twice() -> None:
     ]
     assert not [name for name in made if (statements_directory() / f"{name}.cypher").exists()]
     assert set(made) <= set(names())
+
+
+def test_lists_show_properties_of_the_schema() -> None:
+    """Statements of lists do not import the schema, and have the types that it has."""
+    for owner in schema.OWNERS:
+        statement = load(f"catalog/{words_of(owner)['plural']}")
+        (label,) = (label for label in LABELS if label.name == owner)
+        types = {row.name: row.type for row in label.properties}
+        shown = {
+            each.name: each.type for each in statement.columns if f"n.{each.name} AS {each.name}" in statement.text
+        }
+        assert len(shown) >= 7
+        assert shown.items() <= types.items()
+        if (parent := schema.parent_of(owner)) is not None:
+            assert f"(n:{owner} {{state: 'ready'}})-[:OF]->(of:{parent}" in statement.text
 
 
 def test_nodes_that_are_drawn_next_to_each_other_differ_in_colour() -> None:
