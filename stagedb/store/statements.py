@@ -1,6 +1,7 @@
 """Cypher statements, one a file under `cypher/`. The path is the name, and a typed header is the interface.
 
-Those that differ only by a label of the schema have no files: `label_statements` makes them.
+Those that differ only by a label of the schema have no files: `label_statements` makes them, and `listing_statements`
+those of lists and look-ups.
 
     // What the statement does, in sentences.
     //
