@@ -151,3 +151,14 @@ def test_small_messages_are_not_cut(tmp_path: Path) -> None:
     job = profiled(slow, "gpt2", 2, dp=8, global_batch_size=8, seq_len=64)
     out = exported(job, tmp_path / "set", timed=True)
     assert json.loads((out / "system.json").read_text())["preferred-dataset-splits"] == 1
+
+
+def test_large_messages_of_all_ranks_are_cut_so_that_levels_work_at_the_same_time(tmp_path: Path) -> None:
+    job = profiled(TWO, LLAMA, 2, dp=16, zero=3, global_batch_size=16, **SMALL)
+    out = exported(job, tmp_path / "set", timed=True)
+    assert json.loads((out / "system.json").read_text())["preferred-dataset-splits"] > 1
+
+
+def test_an_exchange_over_two_levels_sends_all_of_its_bytes_on_each(tmp_path: Path) -> None:
+    job = profiled(TWO, "mixtral-8x7b", 2, dp=8, ep=8, global_batch_size=8, **SMALL)
+    assert 0.95 < ratio(finishes(exported(job, tmp_path / "set", timed=True)), job) < 1.05
