@@ -21,7 +21,7 @@ HEADINGS = {
     "Names, tags, notes and saved queries": ("naming", "saved_queries"),
     "Queries": ("free_queries", "rank_nodes"),
     "Graphs, instances, memory, profiles, searches, runs and matches": (
-        *("graphs", "instances", "profiles", "exports", "searches", "runs", "matches"),
+        *("graphs", "instances", "stored_programs", "profiles", "exports", "searches", "runs", "matches"),
     ),
     "Damaged content": ("row_checks", "stored_values", "instance_digests", "content_proofs", "run_reading"),
     "Dumps": ("dump_contents", "dumping"),

@@ -169,7 +169,7 @@ def test_traces_are_those_of_the_stored_copy(
         pytest.fail("an export was lowered in memory")
 
     monkeypatch.setattr("stagedb.lowering.program.lower", refused)
-    monkeypatch.setattr("stagedb.lowering.copied_rows.copy_rows", refused)
+    monkeypatch.setattr("stagedb.lowering.program.copy_rows", refused)
     export(store, instance, Request(out=tmp_path / "before"))
     with store._session("WRITE") as session:
         session.run(text, {"class": f"{instance}/0"}).consume()
