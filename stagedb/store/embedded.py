@@ -50,11 +50,8 @@ _TRACE = re.compile(r"\s|Traceback|Caused by|\.\.\. [0-9]+ more")
 """The beginning of a line in a stack trace."""
 
 # A garbage collector with one thread suits a machine that has other work. After a full collection it keeps a quarter of
-# the heap free and gives the rest back. Methods run four times as often before they are compiled: most engines live
-# for a few commands, of which compilers took a third of the processor time.
-_JVM = (
-    "-Xms64m -Xmx{heap} -XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=25 -XX:CompileThresholdScaling=4"
-)
+# the heap free and gives the rest back.
+_JVM = "-Xms64m -Xmx{heap} -XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=25"
 
 
 @dataclass(frozen=True)
