@@ -162,7 +162,9 @@ def test_a_job_without_a_sign_of_life_is_lost(store: Store) -> None:
     with pytest.MonkeyPatch.context() as patch:
         time.sleep(0.15)
         patch.setattr(jobs, "LOST", 100)
-        assert {each.id: each.state for each in jobs.jobs(store)} == {"one": "lost", "two": "done"}
+        # A verb of another test may still be writing its end.
+        own = {each.id: each.state for each in jobs.jobs(store) if each.id in ("one", "two")}
+        assert own == {"one": "lost", "two": "done"}
     assert 90 <= jobs.jobs(store)[0].seconds < 100
 
 
