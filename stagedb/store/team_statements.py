@@ -197,12 +197,7 @@ SET a.time = timestamp()
 }
 """Statements of what can have a name, in the same folder."""
 
-_KEPT_EVENT = """\
-MERGE (u:User {{id: $user}})
-MERGE (e:Event {{id: row.event.id}})
-SET e += row.event
-MERGE (e)-[:DONE_BY]->(u)
-"""
+_KEPT_EVENT = _EVENT.replace("$event", "row.event")
 
 _KEEP_TEMPLATES = {
     "names": """\
