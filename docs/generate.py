@@ -472,6 +472,29 @@ def unexplained(most: float = 0.15) -> str:
     return "\n".join(rows) + "\n"
 
 
+def host_steps() -> str:
+    """Steps of models with experts that fixed nothing, with their waits for the host and without them."""
+    from dataclasses import replace
+
+    from stagedb.lowering import program_of
+    from stagedb.timing import step_of
+    from stagedb.validation.step_rows import job_of, read_steps
+    from stagedb.validation.step_times import plan_of
+
+    rows = ["| step of | published s | predicted s | error | without waits |", "|---|---:|---:|---:|---:|"]
+    for row in read_steps(Path(__file__).parent / "host-steps.csv"):
+        job = job_of(row)
+        if capacity := row.cells["capacity_factor"]:
+            job = replace(job, words={**job.words, "capacity_factor": int(capacity)})
+        workload = program_of(job.card, plan_of(job)).workload
+        free = replace(job.system, overlap=replace(job.system.overlap, issued=()))
+        step, short = (step_of(workload, each) / 1e9 for each in (job.system, free))
+        errors = f"{step / row.seconds - 1:+.1%} | {short / row.seconds - 1:+.1%}"
+        title = f"{row.title} capacity {capacity}" if capacity else row.title
+        rows.append(f"| {title} | {row.seconds:.4g} | {step:.4g} | {errors} |")
+    return "\n".join(rows) + "\n"
+
+
 def calibrated_numbers() -> str:
     """The fitted numbers, and the rows that fixed each."""
     from stagedb.validation.step_rows import fixing_rows
@@ -491,9 +514,15 @@ def other_numbers() -> str:
     from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
     from stagedb.systems import load_system
     from stagedb.systems.tables.operator_times import BACKWARD
+    from stagedb.timing.framework_timing import LINEAR_LAYER, ON_GRACE
     from stagedb.validation.step_rows import job_of, known_rows
 
     rows = ["| number | value | found by | source |", "|---|---|---|---|"]
+    for dtype, ns in LINEAR_LAYER.items():
+        name = f"host's time for a matmul of a linear layer, {dtype}"
+        rows.append(f"| {name} | {ns:,} ns | published | issue 445 of NVIDIA/TransformerEngine |")
+    for name, ns in ON_GRACE.items():
+        rows.append(f"| the same in bf16, `{name}` | {ns:,} ns | published | issue 2053 of NVIDIA/TransformerEngine |")
     attention = "speed of an attention's backward over its forward's"
     rows.append(f"| {attention} | {BACKWARD} | published | arXiv 2307.08691, section 4.1 |")
     for each in FRAMEWORK_PROFILES.values():
@@ -507,6 +536,7 @@ def other_numbers() -> str:
             "keys and values of grouped heads": hiding.keys,
             "casts to fp8": hiding.casts,
             "gradients of weights added up in": hiding.sums,
+            "matmuls of experts issued by the host": hiding.issues,
         }
         source = f"the profile `{each.name}` above"
         for name, value in words.items():

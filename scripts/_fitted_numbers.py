@@ -12,11 +12,11 @@ from scripts._timed_rows import TimedRow
 from stagedb.timing.framework_timing import Calibration
 from stagedb.validation.step_rows import StepRow, fitted_together, fixing_rows
 
-FACTORS = np.arange(100, 501) / 100
+FACTORS = np.arange(10, 501) / 100
 """The factors that are tried."""
 
 _MOST_ROUNDS = 6
-_AROUND = 15
+_AROUND = 9
 """Factors of each number that are tried around the solution of the linear model."""
 
 _PROBE = Fraction(1, 100)

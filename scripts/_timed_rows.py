@@ -10,6 +10,7 @@ from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.systems import System, load_system
 from stagedb.timing.framework_terms import hidden, in_step
 from stagedb.timing.framework_timing import Calibration, as_used_by
+from stagedb.timing.host_waits import with_host
 from stagedb.timing.node_graph import NodeGraph, node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
 from stagedb.timing.timeline import Order, clock, decide, run_step
@@ -19,8 +20,8 @@ from stagedb.validation.step_times import plan_of
 Kind = tuple[str, str, str]
 """Accelerator, framework, and dense or experts."""
 
-_Known = tuple[tuple[tuple[str, Fraction], ...], Fraction]
-"""What of a system the fitted numbers decide: factors by operator, and the share that matmuls sustain."""
+_Known = tuple[tuple[tuple[str, Fraction], ...], Fraction, tuple[tuple[str, int], ...]]
+"""What the fitted numbers decide of a system: factors by operator, what matmuls sustain, and the ns of its host."""
 
 
 @dataclass(eq=False)
@@ -61,11 +62,12 @@ class TimedRow:
     def step(self, numbers: Sequence[Calibration]) -> float:
         """Seconds of the step with these fitted numbers."""
         system = as_used_by(load_system(self.job.system.name), self.job.profile, self.kernels, numbers)
-        known = system.overlap.stretch, system.accelerator.sustained
+        known = system.overlap.stretch, system.accelerator.sustained, system.overlap.issued
         if known not in self._steps:
             alone = self._time_alone(system)
-            ns = in_step(self.workload, [lane.rank_class for lane in self.network.lanes], alone, system)
-            ns = hidden(self.workload, self.network.lanes, ns, system)
+            rank_classes = [lane.rank_class for lane in self.network.lanes]
+            ns = hidden(self.workload, self.network.lanes, in_step(self.workload, rank_classes, alone, system), system)
+            ns = with_host(self.workload, rank_classes, ns, system)
             self._steps[known] = clock(self.order, self.network.lengths(ns.ns)).step / 1e9
         return self._steps[known]
 

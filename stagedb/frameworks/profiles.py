@@ -23,6 +23,10 @@ _ACTIVATIONS = "bf16"
 """The format of activations of a plan without a word for it."""
 
 
+EACH = "each"
+"""The host issues a matmul for each expert of a rank."""
+
+
 @dataclass(frozen=True)
 class OverlapModel:
     """Which communication a framework hides behind computing.
@@ -36,7 +40,8 @@ class OverlapModel:
     own adds it to a sum in the format of gradients.
     taken: the share of computing that collectives of dp take while they run, in thousandths. copies: how FSDP keeps the
     parameters of a unit, `flat` or `parameters`, which decides what is copied around its collectives. merges: how the
-    turns of a ring of cp are merged, `eager` or `fused`. keys: `repeated` where they are copied to all heads.
+    turns of a ring of cp are merged, `eager` or `fused`. keys: `repeated` where they are copied to all heads. issues:
+    `each` where the host issues a matmul for each expert of a rank; otherwise they are one kernel.
     """
 
     blocking: tuple[str, ...] = ()
@@ -49,6 +54,7 @@ class OverlapModel:
     copies: str = ""
     merges: str = ""
     keys: str = ""
+    issues: str = ""
 
 
 @dataclass(frozen=True)
@@ -331,6 +337,11 @@ MEGATRON_DEEPSPEED = FrameworkProfile(
     counts_ends=True,
 )
 
+_GRAPHS: Mapping[str, Words] = {"cuda-graph": {}}
+"""A CUDA graph of the whole step issues its kernels; one of attention or router alone leaves experts to the host."""
+
+_GROUPED = OverlapModel(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused", issues=EACH)
+
 MEGATRON_CORE = FrameworkProfile(
     name="megatron-core",
     versions="0.8 and later",
@@ -340,14 +351,18 @@ MEGATRON_CORE = FrameworkProfile(
     "--moe-token-dispatcher-type alltoall inside a node, and flex beyond: HybridEP inside an NVLink domain, as all of "
     "Megatron-Bridge's recipes for GB200 and GB300 set it, DeepEP between nodes (Megatron-MoE-ModelZoo's for H100); "
     "--expert-tensor-parallel-size 1, as all recipes with experts of both have it",
-    hiding=OverlapModel(reduced=160 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
+    hiding=_GROUPED,
     tensor={"sp": True},
     recompute={"full": _FULL, "core": _NOTHING, "operators": _NORMS_AND_ACTIVATIONS},
     counts_ends=True,
     whole_experts=True,
     settings=settings.MEGATRON_LM,
     sends_once=True,
+    kernels=_GRAPHS,
+    hidden_by={"cuda-graph": replace(_GROUPED, issues="")},
 )
+
+_CHUNKED = replace(_GROUPED, chunked=("tp",), reduced=80 * MB)
 
 NEMO = FrameworkProfile(
     name="nemo",
@@ -356,7 +371,9 @@ NEMO = FrameworkProfile(
     source="NeMo's performance recipes: tp_comm_overlap (user buffers), overlap_grad_reduce, overlap_param_gather, "
     "gradients reduced in bf16 (grad_reduce_in_fp32 off) in Megatron's buckets of 40M elements, summed in fp32; "
     "Transformer Engine casts to fp8 in the norm or activation before a matmul, and weights once a step",
-    hiding=OverlapModel(chunked=("tp",), reduced=80 * MB, gathered=80 * MB, casts="fused", sums="fp32", merges="fused"),
+    hiding=_CHUNKED,
+    hidden_by={"cuda-graph": replace(_CHUNKED, issues="")},
+    kernels=_GRAPHS,
     words={"reduce_dtype": "bf16"},
     tensor={"sp": True},
     settings=settings.NEMO,

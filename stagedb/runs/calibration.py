@@ -141,12 +141,12 @@ class Observations:
 
 
 class _Modelled:
-    """The ns of ops on a base system, without their launch."""
+    """The ns of ops on a base system, without their launch and without waits for the host."""
 
     def __init__(self, run: Observations, base: System, is_blank: bool) -> None:
         self._run, self._is_blank = run, is_blank
         copies = replace(base, accelerator=replace(base.accelerator, launch=Fraction(0)))
-        copies = replace(copies, overlap=replace(base.overlap, taken=0))
+        copies = replace(copies, overlap=replace(base.overlap, taken=0, issued=()))
         alone = replace(copies, overlap=replace(copies.overlap, copies=""))
         self._copies, self._alone = (lane_durations(run.workload, each).lanes for each in (copies, alone))
         self._lane = lane_numbers(run.workload, base.network(len(run.workload.ranks)))

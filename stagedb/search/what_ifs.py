@@ -9,11 +9,13 @@ import numpy as np
 from stagedb.lowering.columns import COLLECTIVE, SEND, Ints, Workload
 from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
+from stagedb.systems.measured_durations import MEASURED
 from stagedb.systems.system import FLAT
 from stagedb.timing import Scaling, StepTimes, run_step
+from stagedb.timing.lanes import find_lanes
 from stagedb.timing.network_position import placed
 from stagedb.timing.op_durations import JobDurations, time_ops
-from stagedb.timing.step_profile import lane_durations
+from stagedb.timing.step_profile import lane_durations, with_kernels
 from stagedb.timing.timeline import clock
 from stagedb.timing.whatif import scaled
 
@@ -46,11 +48,11 @@ def durations_on(workload: Workload, system: System, measured_on: System) -> Job
     if not system.tables or kept == system:
         return own
     before, after = (lane_durations(workload, replace(each, tables=())) for each in (kept, system))
-    lanes = tuple(
-        replace(lane, ns=moved(lane.ns, old.ns, new.ns, np.ones(len(lane.ns), bool)))
+    kernels = [
+        moved(lane.kernels, old.kernels, new.kernels, np.ones(len(lane.ns), bool))
         for lane, old, new in zip(own.lanes, before.lanes, after.lanes, strict=True)
-    )
-    return replace(own, lanes=lanes)
+    ]
+    return with_kernels(workload, find_lanes(workload, system.network(len(workload.ranks))), own, kernels, system)
 
 
 def _with_measured_numbers(system: System, measured_on: System) -> System:
@@ -87,9 +89,12 @@ def what_ifs(
     """The what-ifs of a timed step, the shortest step first.
 
     The communication of each axis takes half as long; matmuls reach the accelerator's peak; no kernel takes time to
-    launch; no rank waits for another stage. Measured durations keep their values where the system changes.
+    launch; no rank waits for its host; none waits for another stage. Measured durations keep their values where the
+    system changes.
     """
     found = [*_halved(times, durations, system, blocking), *_accelerated(times, durations, system, blocking)]
+    if any(lane.waits is not None and lane.waits.any() for lane in durations.lanes):
+        found.append(WhatIf("no waits for the host", _step(times, durations.kernels, system, blocking)))
     lanes = times.lanes
     if any(lane.bubble for lane in lanes):
         # Without bubbles the step is as long as the busiest lane computes, communicates and waits in its own stage.
@@ -108,7 +113,8 @@ def _halved(times: StepTimes, durations: JobDurations, system: System, blocking:
     }
     for axis in sorted({axis for _, axis in there}):
         scalings = [Scaling(word, axis, HALF) for word in ("collective", "send") if (word, axis) in there]
-        step = _step(times, scaled(network, durations.ns, scalings), system, blocking)
+        ns = _kernels(times, durations, scaled(network, durations.kernels, scalings), system)
+        step = _step(times, ns, system, blocking)
         options = tuple(part for each in scalings for part in (OPTIONS.word(Word("scale")), str(each)))
         yield WhatIf(f"communication over {axis} twice as fast", step, options)
 
@@ -128,11 +134,16 @@ def _accelerated(
             model = model or time_ops(times.network.workload, times.network.lanes, system)
             changed = time_ops(times.network.workload, times.network.lanes, other)
             lanes = zip(durations.lanes, model.lanes, changed.lanes, strict=True)
-            ns = [
-                moved(own.ns, before.ns, after.ns, np.array([rule != "measured" for rule in own.rule]))
+            kernels = [
+                moved(own.kernels, before.ns, after.ns, np.array([rule != MEASURED for rule in own.rule]))
                 for own, before, after in lanes
             ]
-            yield WhatIf(name, _step(times, ns, system, blocking))
+            yield WhatIf(name, _step(times, _kernels(times, durations, kernels, system), system, blocking))
+
+
+def _kernels(times: StepTimes, durations: JobDurations, ns: Sequence[Ints], system: System) -> Sequence[Ints]:
+    """The durations [ns] with those of other kernels."""
+    return with_kernels(times.network.workload, times.network.lanes, durations, ns, system).ns
 
 
 def _step(times: StepTimes, ns: Sequence[Ints], system: System, blocking: Sequence[str]) -> int:

@@ -19,6 +19,9 @@ from stagedb.mentions import Word
 from stagedb.systems.cost_model import Timed
 from stagedb.systems.system_files import exact
 
+MEASURED = "measured"
+"""The rule of a duration that was measured."""
+
 TEXTS = ("name", "kind")
 NUMBERS = ("flops", "bytes", "message")
 MATCHED = (*TEXTS, *NUMBERS)
@@ -119,7 +122,7 @@ class Durations:
         row = self.find(subject)
         if row is None:
             return modelled
-        return replace(modelled, ns=math.floor(row.ns + Fraction(1, 2)), rule="measured")
+        return replace(modelled, ns=math.floor(row.ns + Fraction(1, 2)), rule=MEASURED)
 
     def _find(self, subject: Subject) -> Measured | None:
         names = (subject, subject.of_any_layer)
@@ -159,7 +162,7 @@ class Coverage:
         for modelled, taken, times in pairs:
             ops += times
             ns += modelled.ns * times
-            if taken.rule == "measured":
+            if taken.rule == MEASURED:
                 measured_ops += times
                 measured_ns += modelled.ns * times
         return cls(ops, measured_ops, ns, measured_ns)

@@ -347,7 +347,8 @@ class Overlap:
     kernel takes in a step. taken: the share of computing that collectives of data-parallel ranks take while they run,
     in thousandths. copies: how FSDP keeps the parameters of a unit, one of `COPIES`, which decides what is copied
     around its collectives; empty: nothing is. merges: how the turns of a ring of cp are merged, one of `MERGES`; empty:
-    within the attention. keys: `repeated` where they are copied to all heads.
+    within the attention. keys: `repeated` where they are copied to all heads. issued: by format, ns in which the host
+    issues a matmul of one expert; none where all experts of a rank are one kernel.
     """
 
     compute: str = "in-order"
@@ -363,6 +364,7 @@ class Overlap:
     copies: str = ""
     merges: str = ""
     keys: str = ""
+    issued: tuple[tuple[str, int], ...] = ()
 
     @property
     def of_kernels(self) -> bool:
@@ -373,7 +375,7 @@ class Overlap:
     def to_dict(self) -> dict[str, Any]:
         """The fields of a file, ready for JSON; those of frameworks only where they are set."""
         stretch = {operator: plain(factor) for operator, factor in self.stretch}
-        named = asdict(self) | {"chunked": list(self.chunked), "stretch": stretch}
+        named = asdict(self) | {"chunked": list(self.chunked), "stretch": stretch, "issued": dict(self.issued)}
         return {name: value for name, value in named.items() if name in ("compute", "streams") or value}
 
 

@@ -475,9 +475,13 @@ _OF_FRAMEWORKS = (
     "copies",
     "merges",
     "keys",
+    "issued",
 )
 STRETCHED = ("matmul", "matmul-fp8", "attention")
 """Operators that take longer in a step than alone."""
+
+ISSUED = ("bf16", "fp8")
+"""Formats of matmuls whose issue takes a host different times. Others are issued as those in bf16."""
 
 
 def _overlap(value: Value) -> Overlap:
@@ -508,7 +512,15 @@ def _overlap(value: Value) -> Overlap:
         copies=fields["copies"].choice(COPIES) if "copies" in fields else "",
         merges=fields["merges"].choice(MERGES) if "merges" in fields else "",
         keys=fields["keys"].choice(("repeated",)) if "keys" in fields else "",
+        issued=_issued(fields["issued"]) if "issued" in fields else (),
     )
+
+
+def _issued(value: Value) -> tuple[tuple[str, int], ...]:
+    """ns in which a host issues a matmul of one expert, by format."""
+    given = value.mapping((), ISSUED)
+    takes = "ns in which the host issues a matmul of one expert"
+    return tuple((dtype, given[dtype].integer(takes, 0, 10**9)) for dtype in ISSUED if dtype in given)
 
 
 def _collectives(value: Value) -> Collectives:

@@ -1,7 +1,7 @@
 """A system as a framework uses it: what runs during what, in which pieces."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -10,7 +10,7 @@ from importlib.resources import files
 import yaml
 
 from stagedb.errors import UsageError
-from stagedb.frameworks.profiles import FrameworkProfile
+from stagedb.frameworks.profiles import EACH, FrameworkProfile
 from stagedb.mentions import Word
 from stagedb.systems import System
 from stagedb.systems.system_files import STRETCHED
@@ -81,6 +81,35 @@ def stretch_of(
     return tuple(factors)
 
 
+EXPERTS = "experts"
+"""The operator of the number by which the host's time for a matmul of one expert is multiplied."""
+
+LINEAR_LAYER: Mapping[str, int] = {"bf16": 191_278, "fp8": 690_735}
+"""ns in which a host issues a matmul of a linear layer of Transformer Engine, by format.
+
+A third of a forward and backward of 1,024 x 1,024 with 1,024 tokens on an H100, which take 0.573835 ms and 2.072206 ms
+(issue 445 of NVIDIA/TransformerEngine). In fp8 each matrix is cast with a scale of its own.
+"""
+
+ONE_CAST = ("b200", "b300", "gb200-nvl72", "gb300-nvl72")
+"""Presets on which fp8 is MXFP8: all experts are cast in one call (pull request 1793 of NVIDIA/TransformerEngine)."""
+
+ON_GRACE: Mapping[str, int] = {"gb200-nvl72": 99_660, "gb300-nvl72": 99_660}
+"""ns of the same on presets with Grace as their host: a forward of a linear layer in bf16 on a GB200 (issue 2053)."""
+
+
+def issued_by(system: System, numbers: Sequence[Calibration] | None = None) -> tuple[tuple[str, int], ...]:
+    """By format, ns in which the host of a system issues a matmul of one expert.
+
+    numbers: as in `stretch_of`. Without the fitted one of `EXPERTS` the host is not known, but where it was measured.
+    """
+    known = calibrations() if numbers is None else numbers
+    factor = next((each.factor for each in known if each.operator == EXPERTS), Fraction(0))
+    bf16 = ON_GRACE.get(system.name) or round(LINEAR_LAYER["bf16"] * factor)
+    fp8 = bf16 if system.name in ONE_CAST else round(LINEAR_LAYER["fp8"] * factor)
+    return (("bf16", bf16), ("fp8", fp8)) if bf16 else ()
+
+
 def as_used_by(
     system: System, profile: FrameworkProfile, kernels: str = "", numbers: Sequence[Calibration] | None = None
 ) -> System:
@@ -107,6 +136,7 @@ def as_used_by(
         copies=hiding.copies,
         merges=hiding.merges,
         keys=hiding.keys,
+        issued=issued_by(system, numbers) if hiding.issues == EACH else (),
     )
     if not overlap.stretch:
         return replace(system, overlap=overlap)

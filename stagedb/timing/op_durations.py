@@ -182,12 +182,21 @@ def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
 
 @dataclass(frozen=True)
 class LaneDurations:
-    """For each op of a lane's class: `ns`, its source (`Timed.rule`, `Timed.dimension`), and bytes sent (`wires`)."""
+    """For each op of a lane's class: `ns`, its source (`Timed.rule`, `Timed.dimension`), and bytes sent (`wires`).
+
+    waits: how much of `ns` an op waits for the host to issue it; None: nothing does.
+    """
 
     ns: Ints
     rule: tuple[str, ...]
     dimension: tuple[str | None, ...]
     wires: tuple[Wires, ...]
+    waits: Ints | None = None
+
+    @property
+    def kernels(self) -> Ints:
+        """`ns` without the waits for the host."""
+        return self.ns if self.waits is None else self.ns - self.waits
 
 
 @dataclass(frozen=True)
@@ -207,6 +216,11 @@ class JobDurations:
     def ns(self) -> tuple[Ints, ...]:
         """The durations that a timeline is computed from."""
         return tuple(lane.ns for lane in self.lanes)
+
+    @property
+    def kernels(self) -> tuple[Ints, ...]:
+        """The same without waits for the host."""
+        return tuple(lane.kernels for lane in self.lanes)
 
 
 def time_ops(

@@ -11,11 +11,13 @@ import numpy as np
 
 from stagedb.errors import UsageError
 from stagedb.files import shown
-from stagedb.lowering.columns import COMPUTE, Workload
+from stagedb.lowering.columns import COMPUTE, Ints, Workload
 from stagedb.mentions import Word
 from stagedb.plans import GROUP_AXES, Plan
 from stagedb.systems import Durations, System
+from stagedb.systems.measured_durations import MEASURED
 from stagedb.timing.framework_terms import hidden, in_step
+from stagedb.timing.host_waits import host_notes, with_host
 from stagedb.timing.lanes import Lane, find_lanes
 from stagedb.timing.network_position import JobPlacement, placed, remarks
 from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
@@ -128,8 +130,14 @@ class JobProfile:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes and warnings on the places of the job's ranks."""
-        return remarks(self.placements, self.workload, self.system)
+        """Notes and warnings on the places of the job's ranks, and on what they wait for."""
+        return (*remarks(self.placements, self.workload, self.system), *host_notes(self.host_waits, self.step))
+
+    @property
+    def host_waits(self) -> int:
+        """ns in which the rank that waits most for the host does so in a step."""
+        spent = zip(self.durations.lanes, self.times.lanes, strict=True)
+        return max((int((own.waits * lane.ops.runs).sum()) for own, lane in spent if own.waits is not None), default=0)
 
     @property
     def step(self) -> int:
@@ -204,18 +212,30 @@ def lane_durations(workload: Workload, system: System, count: int | None = None)
 
 def _of_lanes(workload: Workload, lanes: Sequence[Lane], system: System, measured: Durations | None) -> JobDurations:
     alone = time_ops(workload, lanes, system, measured)
-    durations = in_step(workload, [lane.rank_class for lane in lanes], alone, system)
-    durations = hidden(workload, lanes, durations, system)
-    return durations if measured is None else _measured_kept(alone, durations)
+    rank_classes = [lane.rank_class for lane in lanes]
+    durations = hidden(workload, lanes, in_step(workload, rank_classes, alone, system), system)
+    kernels = durations if measured is None else _measured_kept(alone, durations)
+    return with_host(workload, rank_classes, kernels, system)
 
 
 def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations:
     """The durations, with those that were measured as they were: a measured op already has what a step adds to it."""
     lanes = []
     for before, after in zip(alone.lanes, durations.lanes, strict=True):
-        measured = np.array([rule == "measured" for rule in before.rule], bool)
+        measured = np.array([rule == MEASURED for rule in before.rule], bool)
         lanes.append(replace(after, ns=np.where(measured, before.ns, after.ns)))
     return replace(durations, lanes=tuple(lanes))
+
+
+def with_kernels(
+    workload: Workload, lanes: Sequence[Lane], durations: JobDurations, ns: Sequence[Ints], system: System
+) -> JobDurations:
+    """The durations with those of other kernels, and what these wait for the host.
+
+    lanes: in the order of `durations`. ns: those of the kernels, one array a lane.
+    """
+    kernels = tuple(replace(own, ns=took, waits=None) for own, took in zip(durations.lanes, ns, strict=True))
+    return with_host(workload, [lane.rank_class for lane in lanes], replace(durations, lanes=kernels), system)
 
 
 def profile_job(
@@ -238,9 +258,8 @@ def profile_job(
     durations, timeline = _timed(workload, system, measured, axes)
     unscaled = timeline.step
     if scalings:
-        ns = scaled(timeline.network, durations.ns, scalings)
-        lanes = tuple(replace(lane, ns=of_lane) for lane, of_lane in zip(durations.lanes, ns, strict=True))
-        durations = replace(durations, lanes=lanes)
+        ns = scaled(timeline.network, durations.kernels, scalings)
+        durations = with_kernels(workload, timeline.network.lanes, durations, ns, system)
         timeline = run_step(timeline.network, durations.ns, system.overlap.compute, blocking=axes)
     times = step_times(timeline)
     merit = merit_of(times, system)

@@ -23,7 +23,7 @@ from stagedb.mentions import Word, call
 from stagedb.models import Card, card_names, load_card
 from stagedb.plans.aspects.recompute import RECOMPUTE_MODULES
 from stagedb.systems import System, load_system, system_names
-from stagedb.timing.framework_timing import Calibration, as_used_by, calibrations
+from stagedb.timing.framework_timing import EXPERTS, Calibration, as_used_by, calibrations
 
 # The ends of a model that a row's framework counts as layers, so that stages share them evenly.
 
@@ -343,9 +343,12 @@ def split(rows: Sequence[StepRow], seed: int = SEED) -> Mapping[Key, str]:
 
 
 def fixes(row: StepRow, number: Calibration) -> bool:
-    """Whether a published step that may fix numbers fixes this one: the number holds for its framework and system."""
+    """Whether a published step that may fix numbers fixes this one: the number holds for its framework and system.
+
+    That of experts is fixed by models with some.
+    """
     job = job_of(row)
-    return number.holds(job.profile.name, job.system.name)
+    return number.holds(job.profile.name, job.system.name) and (number.operator != EXPERTS or job.card.routes)
 
 
 def fitted_together() -> tuple[tuple[Calibration, ...], ...]:

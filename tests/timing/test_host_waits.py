@@ -1,0 +1,166 @@
+"""Waits for a host that issues the matmuls of experts one by one, by hand."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagedb.frameworks.profiles import find_profile
+from stagedb.graphs.model_graph import build_graph
+from stagedb.lowering.columns import RECV, SEND, TEMPLATES, ClassColumns, Ints, Workload
+from stagedb.lowering.program import IndexedGraph, lower
+from stagedb.plans import Plan
+from stagedb.search.what_ifs import what_ifs
+from stagedb.systems import System, load_system, parse_system
+from stagedb.timing import Scaling, profile_job
+from stagedb.timing.framework_timing import Calibration, as_used_by, calibrations, issued_by
+from stagedb.timing.host_waits import host_notes, with_host
+from stagedb.timing.lanes import find_lanes
+from stagedb.timing.op_durations import time_ops
+from stagedb.validation.step_rows import fixing_rows, job_of, known_rows
+from tests.ir.tiny import card
+
+EXPERTS = 4
+"""Those of a rank below, of which the host issues each matmul in `CALL` ns."""
+
+CALL, TOOK = 700, 1000
+
+
+def workload(layers: int = 2, **words: object) -> Workload:
+    """A model with four experts, on one rank unless words have it otherwise."""
+    plan = Plan.from_mapping({"recipe": "megatron", "seq_len": 32, **words})
+    return lower(IndexedGraph.of(build_graph(card("moe", layers=layers), plan.options)), plan).workload
+
+
+def on(issued: Mapping[str, int]) -> System:
+    system = load_system("h100")
+    return replace(system, overlap=replace(system.overlap, issued=tuple(issued.items())))
+
+
+def waits(made: Workload, system: System, rule: str = "table:matmul", took: int = TOOK) -> tuple[ClassColumns, Ints]:
+    """The waits of the first lane, where every op takes so long alone, and those further back some ns more."""
+    lanes = find_lanes(made, system.network(len(made.ranks)))
+    alone = time_ops(made, lanes, system)
+    kernels = [took + np.arange(len(each.ns)) for each in alone.lanes]
+    even = tuple(replace(each, ns=ns, rule=(rule,) * len(ns)) for each, ns in zip(alone.lanes, kernels, strict=True))
+    columns = {each.number: each for each in made.classes}[lanes[0].rank_class]
+    found = with_host(made, [lane.rank_class for lane in lanes], replace(alone, lanes=even), system).lanes[0]
+    assert (found.kernels == kernels[0]).all()
+    return columns, found.ns - kernels[0]
+
+
+def by_name(columns: ClassColumns, found: Ints) -> dict[str, int]:
+    return {name: ns for name, ns in zip(columns.ops.name, found.tolist(), strict=True) if ns}
+
+
+def test_a_forward_waits_from_where_tokens_are_counted() -> None:
+    """The first matmul is issued 4 x 700 ns after dispatch begins, which runs for 1,000 ns. So is the second, after
+    gate begins."""
+    columns, found = waits(workload(), on({"bf16": CALL}))
+    of_layer = {name: ns for name, ns in by_name(columns, found).items() if name.startswith("layer.1.ffn.")}
+    forward = [name for name in columns.ops.name if name.startswith("layer.1.ffn.") and "gradient" not in name]
+    between = forward[forward.index("layer.1.ffn.order") + 1 : forward.index("layer.1.ffn.experts.w2") + 1]
+    assert between == [f"layer.1.ffn.{each}" for each in ("dispatch", "experts.w13", "experts.gate", "experts.w2")]
+    names = columns.ops.name
+    assert of_layer == {
+        f"layer.1.ffn.{each}{gradient}": EXPERTS * CALL - (TOOK + names.index(f"layer.1.ffn.{each}{gradient}") - 1)
+        for each in ("experts.w13", "experts.w2")
+        for gradient in ("", ".input_gradient", ".weight_gradient")
+    }
+
+
+def test_each_op_begins_when_the_one_before_it_lets_it() -> None:
+    """An op begins when the one before it has ended, and not before the host has issued it, from when that began. In a
+    stage whose weights' gradients begin with those of experts the host begins with the first of them."""
+    columns, found = waits(workload(4, pp=2, micro_batch_size=1, global_batch_size=2), on({"bf16": CALL}))
+    ops, first = columns.ops, 0
+    for template in range(TEMPLATES.index("step")):
+        rows = np.flatnonzero((ops.template == template) & ~np.isin(ops.type, (SEND, RECV))).tolist()
+        calls = [EXPERTS * CALL * (ops.kind[row] == "matmul" and ops.facts[row].of_experts) for row in rows]
+        first = calls[0]
+        assert found[rows[0]] == first
+        for before, row, call in zip(rows, rows[1:], calls[1:], strict=False):
+            assert found[row] == max(call - TOOK - before, 0)
+    assert first == EXPERTS * CALL
+
+
+@pytest.mark.parametrize("took", [10, TOOK])
+def test_with_a_capacity_the_host_is_ahead(took: int) -> None:
+    """Nothing is counted: a rank waits for what the host takes longer than a forward and a backward run."""
+    columns, found = waits(workload(3, capacity_factor=1, global_batch_size=2), on({"bf16": CALL}), took=took)
+    ops = columns.ops
+    matmuls = 3 * 2 * 3
+    left = matmuls * EXPERTS * CALL - sum(took + row for row in np.flatnonzero(ops.template < TEMPLATES.index("step")))
+    assert found.sum() == (left // matmuls * matmuls if left > 0 else 0)
+    assert (left > 0) == (took == 10)
+
+
+def test_fp8_takes_the_host_longer_and_measured_ops_have_it() -> None:
+    made = workload(matmul_dtype="fp8")
+    columns, slow = waits(made, on({"bf16": CALL, "fp8": 4 * CALL}))
+    _, fast = waits(made, on({"bf16": CALL, "fp8": CALL}))
+    at = columns.ops.name.index("layer.0.ffn.experts.w13")
+    ran = TOOK + at - 1
+    assert (slow[at], fast[at]) == (4 * EXPERTS * CALL - ran, EXPERTS * CALL - ran)
+    assert not waits(made, on({"bf16": CALL, "fp8": CALL}), rule="measured")[1].any()
+    assert not waits(made, on({}))[1].any()
+    assert not waits(made, on({"bf16": CALL}))[1].any(), "fp8 is not known there"
+
+
+def test_experts_that_outlast_their_issue_wait_for_nothing() -> None:
+    assert not waits(workload(), on({"bf16": CALL}), took=EXPERTS * CALL)[1].any()
+
+
+def test_waits_follow_from_kernels_that_are_faster() -> None:
+    """Twice as fast matmuls wait longer, where the host sets the pace. The what-if without it has none of them."""
+    made, system = workload(), on({"bf16": 10**6})
+    plain = profile_job(made, system)
+    faster = profile_job(made, system, scalings=(Scaling("compute", "matmul", Fraction(1, 2)),))
+    lane, half = plain.durations.lanes[0], faster.durations.lanes[0]
+    matmuls = [kind == "matmul" for kind in made.classes[0].ops.kind]
+    assert (half.kernels[matmuls] <= (lane.kernels[matmuls] + 1) // 2).all()
+    assert 0 < plain.step - faster.step < (lane.kernels - half.kernels).sum()
+    free = {each.name: each.step for each in what_ifs(plain.times, plain.durations, system)}["no waits for the host"]
+    assert free == plain.step - plain.host_waits == profile_job(made, on({})).step
+    assert [text for text in plain.remarks if text.startswith("note: ranks wait 9")]
+    assert "no waits for the host" not in {
+        each.name for each in what_ifs(profile_job(made, on({})).times, profile_job(made, on({})).durations, on({}))
+    }
+
+
+def test_short_waits_are_not_noted() -> None:
+    assert host_notes(9, 1000) == host_notes(0, 0) == ()
+    assert "wait 50% of the step" in host_notes(500, 1000)[0]
+
+
+def test_a_host_is_known_by_framework_and_system() -> None:
+    fitted = next(each for each in calibrations() if each.operator == "experts")
+    half = (replace(fitted, factor=Fraction(1, 2)),)
+
+    def issued(system: str, framework: str, numbers: tuple[Calibration, ...] | None = half) -> dict[str, int]:
+        return dict(as_used_by(load_system(system), find_profile(framework), "", numbers).overlap.issued)
+
+    assert issued("h100", "nemo") == {"bf16": 95_639, "fp8": 345_368}
+    assert issued("b200", "megatron-core") == {"bf16": 95_639, "fp8": 95_639}, "MXFP8 casts all experts at once"
+    assert issued("gb200-nvl72", "megatron-bridge") == {"bf16": 99_660, "fp8": 99_660}, "measured on Grace"
+    assert issued("h100", "torchtitan") == issued("h100", "maxtext") == issued("h100", "nemo", ()) == {}
+    assert issued_by(load_system("gb300-nvl72"), ()) == (("bf16", 99_660), ("fp8", 99_660))
+    used = as_used_by(load_system("h100"), find_profile("nemo"))
+    assert parse_system(json.dumps(used.to_dict())).overlap.issued == used.overlap.issued
+
+
+def test_a_graph_of_the_whole_step_needs_no_host() -> None:
+    row = next(each for each in known_rows() if "qwen3-30b" in each.title)
+    graph = replace(row, cells={**row.cells, "kernels": "cuda-graph"})
+    assert job_of(row).system.overlap.issued
+    assert not job_of(graph).system.overlap.issued
+
+
+def test_only_models_with_experts_fix_the_host() -> None:
+    rows: dict[str, Any] = {each.operator: fixing for each, fixing in fixing_rows().items()}
+    assert {job_of(row).kind[2] for row in rows["experts"]} == {"experts"}
+    assert len(rows["experts"]) == 3
