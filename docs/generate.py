@@ -484,14 +484,11 @@ def host_steps() -> str:
     rows = ["| step of | published s | predicted s | error | without waits |", "|---|---:|---:|---:|---:|"]
     for row in read_steps(Path(__file__).parent / "host-steps.csv"):
         job = job_of(row)
-        if capacity := row.cells["capacity_factor"]:
-            job = replace(job, words={**job.words, "capacity_factor": int(capacity)})
         workload = program_of(job.card, plan_of(job)).workload
         free = replace(job.system, overlap=replace(job.system.overlap, issued=()))
         step, short = (step_of(workload, each) / 1e9 for each in (job.system, free))
         errors = f"{step / row.seconds - 1:+.1%} | {short / row.seconds - 1:+.1%}"
-        title = f"{row.title} capacity {capacity}" if capacity else row.title
-        rows.append(f"| {title} | {row.seconds:.4g} | {step:.4g} | {errors} |")
+        rows.append(f"| {row.title} | {row.seconds:.4g} | {step:.4g} | {errors} |")
     return "\n".join(rows) + "\n"
 
 

@@ -97,7 +97,8 @@ def _resized(card: Card, numbers: Mapping[str, int], word: str) -> Card:
 
 NUMBERS = ("tp", "pp", "cp", "ep", "dp", "virtual_stages", "micro_batch_size", "global_batch_size", "seq_len", "zero")
 COLUMNS = ("source", "model", "gpus", "gpu", *NUMBERS, "dtype", "matmul_dtype", "recompute", "hsdp", "seconds")
-"""Columns that a file must have. `framework`, `kernels`, `note`, `quantity` and `value` may be there too."""
+"""Columns that a file must have. `framework`, `kernels`, `capacity_factor`, `note`, `quantity` and `value` may be there
+too."""
 
 _LARGEST = 16 << 20
 
@@ -160,6 +161,8 @@ class StepRow:
         of = ("tp", "cp", "pp", "virtual_stages", "ep", "dp", "micro_batch_size", "global_batch_size", "seq_len")
         words = [f"{names.get(word, word)} {self.cells[word]}" for word in of if self.cells[word] not in ("", "1")]
         more = [self.cells[word] for word in ("matmul_dtype", "recompute", "kernels") if self.cells.get(word)]
+        if capacity := self.cells.get("capacity_factor"):
+            more.append(f"capacity {capacity}")
         return " ".join([self.cells["model"], *words, *more])
 
 
@@ -187,7 +190,7 @@ def read_steps(path: Path) -> tuple[StepRow, ...]:
     if missing:
         raise UsageError(
             f"{where} has no column {missing[0]}: {Word('steps')} takes the columns {', '.join(COLUMNS)}, and "
-            "framework and kernels if they are known"
+            "framework, kernels and capacity_factor if they are known"
         )
     rows = tuple(StepRow(line, dict(zip(table.columns, cells, strict=True))) for line, cells in table.rows)
     if not rows:
@@ -207,7 +210,8 @@ def job_of(row: StepRow) -> StepJob:
     named = row.cells.get("framework", "")
     profile = _profile_of(row.source, named) if named else usual_profile(zero, "")
     card = _with_positions(named_card(row.cells["model"]), given["seq_len"] or 0)
-    words = profile.plan_words({**given, **_texts(row, profile), **counted_ends(profile, card, given)})
+    texts = {**_texts(row, profile), **_capacity(row)}
+    words = profile.plan_words({**given, **texts, **counted_ends(profile, card, given)})
     system = as_used_by(_system(row), profile, row.cells.get("kernels", ""))
     return StepJob(row, card, words, profile, system)
 
@@ -246,6 +250,20 @@ def _texts(row: StepRow, profile: FrameworkProfile) -> dict[str, Any]:
     if row.cells["hsdp"]:
         found["hsdp"] = _number(row, "hsdp")
     return found
+
+
+def _capacity(row: StepRow) -> dict[str, float]:
+    """The word of a run that drops tokens above a capacity. Raises UsageError if its column has no positive number."""
+    text = row.cells.get("capacity_factor", "")
+    if not text:
+        return {}
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise UsageError(f"capacity_factor is {shown(text)}, and it takes a number above 0")
+    return {"capacity_factor": factor}
 
 
 def _copies(row: StepRow, given: Mapping[str, int | None]) -> int | None:
@@ -373,7 +391,8 @@ def fixing_rows() -> Mapping[Calibration, tuple[StepRow, ...]]:
 
 def _key(row: StepRow) -> Key:
     """A key of a row: its plan and its published time."""
-    return tuple(row.cells[name] for name in COLUMNS) + tuple(row.cells.get(name, "") for name in ("kernels",))
+    more = ("kernels", "capacity_factor")
+    return (*(row.cells[name] for name in COLUMNS), *(row.cells.get(name, "") for name in more))
 
 
 def known_rows(names: Sequence[str] = KNOWN_FILES) -> tuple[StepRow, ...]:

@@ -120,6 +120,8 @@ def test_a_table_of_positions_is_as_long_as_the_sequences() -> None:
         ({"framework": "jax"}, "unknown framework 'jax': --framework is one of torch-fsdp, "),
         ({"kernels": "triton"}, "kernels is 'triton', which torch-fsdp does not have: its profile has eager, compile"),
         ({"recompute": "some"}, "recompute is 'some', which torch-fsdp does not have: its profile has full, core"),
+        ({"capacity_factor": "-1"}, "capacity_factor is '-1', and it takes a number above 0"),
+        ({"capacity_factor": "full"}, "capacity_factor is 'full', and it takes a number above 0"),
         ({"gpus": "3"}, "gpus is 3, and dp x tp x pp x cp is 2"),
         ({"dp": "two"}, "dp is 'two', and it takes a whole number"),
         ({"seconds": "-1"}, "seconds is '-1', and a step takes a positive number"),
@@ -175,6 +177,13 @@ def test_a_source_names_the_network_of_its_cluster() -> None:
     assert [float(each.dimensions[-1].bandwidth) * 8 for each in (usual, narrow)] == [200, 50]  # Gb/s a GPU
     assert job_of(row(source="BLOOM 176B prequel A100 (Jean Zay)")).system.name == "h100"
     assert {name for presets in CLUSTERS.values() for pair in presets.items() for name in pair} <= set(system_names())
+
+
+def test_a_run_that_drops_tokens_names_its_capacity() -> None:
+    cells = {"model": "mixtral-8x7b", "gpus": "8", "dp": "8", "ep": "8", "zero": "1", "micro_batch_size": "1"}
+    dropped, all_of_them = (row(**cells, capacity_factor=factor) for factor in ("1.25", ""))
+    assert (plan_of(job_of(dropped)).capacity_factor, plan_of(job_of(all_of_them)).capacity_factor) == (1.25, None)
+    assert dropped.title == f"{all_of_them.title} capacity 1.25"
 
 
 def test_a_source_names_what_configured_its_framework() -> None:
