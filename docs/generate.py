@@ -509,17 +509,21 @@ def calibrated_numbers() -> str:
 def other_numbers() -> str:
     """Numbers of a step that are not fitted to the known rows, with how they were found and their sources."""
     from stagedb.frameworks.profiles import FRAMEWORK_PROFILES
-    from stagedb.systems import load_system
+    from stagedb.systems import load_system, system_names
     from stagedb.systems.tables.operator_times import BACKWARD
-    from stagedb.timing.framework_timing import LINEAR_LAYER, ON_GRACE
+    from stagedb.timing.framework_timing import LINEAR_LAYER
     from stagedb.validation.step_rows import job_of, known_rows
 
     rows = ["| number | value | found by | source |", "|---|---|---|---|"]
     for dtype, ns in LINEAR_LAYER.items():
         name = f"host's time for a matmul of a linear layer, {dtype}"
         rows.append(f"| {name} | {ns:,} ns | published | issue 445 of NVIDIA/TransformerEngine |")
-    for name, ns in ON_GRACE.items():
-        rows.append(f"| the same in bf16, `{name}` | {ns:,} ns | published | issue 2053 of NVIDIA/TransformerEngine |")
+    for name in system_names():
+        if (issue := load_system(name).accelerator.issue) is not None:
+            source = "issue 2053 of NVIDIA/TransformerEngine"
+            rows.append(
+                f"| its time for a matmul of one expert, `{name}` | {float(issue):,g} ns | published | {source} |"
+            )
     attention = "speed of an attention's backward over its forward's"
     rows.append(f"| {attention} | {BACKWARD} | published | arXiv 2307.08691, section 4.1 |")
     for each in FRAMEWORK_PROFILES.values():

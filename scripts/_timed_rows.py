@@ -8,11 +8,10 @@ from stagedb.graphs.model_graph import build_graph
 from stagedb.lowering.columns import Workload
 from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.systems import System, load_system
-from stagedb.timing.framework_terms import hidden, in_step
 from stagedb.timing.framework_timing import Calibration, as_used_by
-from stagedb.timing.host_waits import with_host
 from stagedb.timing.node_graph import NodeGraph, node_graph_of
 from stagedb.timing.op_durations import JobDurations, time_ops
+from stagedb.timing.step_profile import as_in_step
 from stagedb.timing.timeline import Order, clock, decide, run_step
 from stagedb.validation.step_rows import StepJob, StepRow, job_of
 from stagedb.validation.step_times import plan_of
@@ -65,9 +64,7 @@ class TimedRow:
         known = system.overlap.stretch, system.accelerator.sustained, system.overlap.issued
         if known not in self._steps:
             alone = self._time_alone(system)
-            rank_classes = [lane.rank_class for lane in self.network.lanes]
-            ns = hidden(self.workload, self.network.lanes, in_step(self.workload, rank_classes, alone, system), system)
-            ns = with_host(self.workload, rank_classes, ns, system)
+            ns = as_in_step(self.workload, self.network.lanes, alone, system)
             self._steps[known] = clock(self.order, self.network.lengths(ns.ns)).step / 1e9
         return self._steps[known]
 

@@ -40,6 +40,7 @@ from stagedb.search.what_ifs import what_ifs
 from stagedb.systems.system import plain
 from stagedb.timing import Lane, Reason
 from stagedb.timing.expected_errors import error_of_step, error_words
+from stagedb.timing.host_waits import host_notes, longest_wait
 from stagedb.timing.step_profile import Merit
 from stagedb.workflows import TASK_KINDS
 
@@ -577,9 +578,11 @@ def stages(job: StepView, lanes: Sequence[Lane], heading: str = "Where the time 
             for (style, word), value in zip(words, values, strict=True)
         ]
         rows.append(Bar(job.label(lane), parts, f"{times.busy / step:.0%} busy"))
+    waited = longest_wait(job.times.network.columns, job.durations)
+    notes = "".join(f" {escape(note[0].upper() + note[1:])}." for note in host_notes(waited, job.times.step))
     return (
         f"<section><h2>{escape(heading)}</h2><p>By stage, as shares of the step. Communication counts if the stage "
-        f"computes nothing meanwhile.</p>{legend(words)}{bars(rows, step)}</section>"
+        f"computes nothing meanwhile.{notes}</p>{legend(words)}{bars(rows, step)}</section>"
     )
 
 

@@ -160,7 +160,7 @@ class AlikeOps:
 
     flops: as counters have them, for all pairs of an attention's queries and keys. computed: those for the pairs that
     its mask leaves, which its kernel computes; equal to `flops` for other operators. time: ns of a rank in a step, the
-    mean of all ranks; share: their part of all compute time.
+    mean of all ranks; share: their part of all compute time. Waits for the host are in neither, nor in ns.
     """
 
     kind: str
@@ -197,6 +197,8 @@ def works(job: StepView) -> list[AlikeOps]:
     cp_kind = str(job.workload.plan.get("cp_kind", ""))
     for lane, columns, times in _lanes(job):
         ops, took = columns.ops, job.durations.lanes[lane.number]
+        kernels = took.kernels
+        waited = 0 * kernels if took.waits is None else took.waits * times.ops.runs
         for op in np.flatnonzero((ops.type == COMPUTE) & (times.ops.runs > 0)).tolist():
             key = (
                 ops.kind[op],
@@ -205,10 +207,10 @@ def works(job: StepView) -> list[AlikeOps]:
                 int(ops.flops[op]),
                 computed_flops(columns, op, cp_kind),
                 int(ops.bytes[op]),
-                int(took.ns[op]),
+                int(kernels[op]),
             )
             names.setdefault(key, place_of(ops.name[op], ops.kind[op], ops.axis[op]))
-            found.setdefault(key, [0])[0] += int(times.ops.time[op]) * lane.ranks
+            found.setdefault(key, [0])[0] += int(times.ops.time[op] - waited[op]) * lane.ranks
     ranks, whole = len(job.workload.ranks), sum(sums[0] for sums in found.values()) or 1
     rows = [
         AlikeOps(kind, names[key], dtype, rule, flops, computed, size, ns, sums[0] / ranks, sums[0] / whole)

@@ -30,7 +30,7 @@ from stagedb.runs.stored_run import StoredRun
 from stagedb.systems import System
 from stagedb.systems.cost_model import CollectiveWork, Costs, Transfer
 from stagedb.systems.system import DTYPES, FLAT, Accelerator, Curve, Dimension, plain
-from stagedb.systems.system_files import STRETCHED
+from stagedb.systems.system_files import ISSUED, STRETCHED
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.lanes import lane_numbers
 from stagedb.timing.op_durations import computed_flops, runs_of
@@ -381,7 +381,12 @@ def fitted_system(
                 f"plan: leave it out, or match it with an instance of what it does ({call('match', each.run)})"
             )
     start = base or _blank(runs)
-    fit = _Fit(runs, start if framework is None else as_used_by(start, framework), is_blank=base is None, spread=spread)
+    if framework is not None:
+        start = as_used_by(start, framework)
+    if start.overlap.issued:
+        # What ranks wait for their host is in the launch that is fitted.
+        start = replace(start, overlap=replace(start.overlap, issued=tuple((dtype, 0) for dtype in ISSUED)))
+    fit = _Fit(runs, start, is_blank=base is None, spread=spread)
     system = fit.with_accelerator()
     system = replace(fit.with_network(system), name=name)
     return replace(system, sources=_sources(runs, base, fit.numbers)), tuple(fit.numbers)

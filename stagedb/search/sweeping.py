@@ -92,7 +92,8 @@ class PointTrials:
         durations = durations_on(workload, system, point.measured_on)
         has = placed(workload, system)[0]
         graph = node_graph_of(workload, has.overlap.streams, has.network(world))
-        times = step_times(run_step(graph, durations.ns, has.overlap.compute, blocking=self.trials.blocking))
+        timeline = run_step(graph, durations.ns, has.overlap.compute, blocking=self.trials.blocking)
+        times = step_times(timeline, [lane.waits for lane in durations.lanes])
         merit = merit_of(times, has)
         bound = bound_of(times, peak, room)
         return PointOutcome(

@@ -56,7 +56,11 @@ class Bound:
         """What bounds the step, in words such as `communication of tp`."""
         if self.kind == "memory":
             return "memory"
-        named = {"compute": "computing", "bubble": "the bubble", "idle": "waiting for ranks of the same stage"}
+        named = {
+            "compute": "computing",
+            "bubble": "the bubble",
+            "idle": "waiting for ranks of the same stage, or for the host",
+        }
         return named.get(self.kind) or f"communication of {WORDS.get(self.kind, self.kind)}"
 
 

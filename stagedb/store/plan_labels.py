@@ -454,7 +454,9 @@ PROFILE_LABELS = (
             Property("busy", "integer", "computing", "ns"),
             Property("exposed", "integer", "communicating while nothing is computed", "ns"),
             Property("bubble", "integer", "waiting for other stages, also at the step's end", "ns"),
-            Property("idle", "integer", "waiting for ranks of its own stage, and all remaining time", "ns"),
+            Property(
+                "idle", "integer", "waiting for ranks of its own stage or for its host, and all remaining time", "ns"
+            ),
             Property("communication", "integer", "communicating, hidden or not", "ns"),
         ),
         style=("#b9739a", "stage"),
@@ -643,7 +645,7 @@ TERMS: dict[str, str] = {
 _MEANINGS = {
     "compute": "computing",
     "bubble": "waiting for other stages",
-    "idle": "waiting for ranks of the same stage, and all remaining time",
+    "idle": "waiting for ranks of the same stage or for the host, and all remaining time",
 }
 
 _EXPOSED = "communication that nothing hides"

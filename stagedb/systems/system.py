@@ -216,6 +216,10 @@ class Host:
         return {**numbers, **({} if self.efficiency == FLAT else {"efficiency": _points(self.efficiency)})}
 
 
+FP8_SCALES = ("matrix", "block")
+"""What has a scale of its own in fp8."""
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """What one rank computes on.
@@ -228,7 +232,9 @@ class Accelerator:
     sustained: the share of their measured speed that matmuls with a table keep in a training step, where power limits
     the clocks and other kernels use the caches. power: where it may take less than the accelerator on which the tables
     were measured; None: as much. decode_attention: attentions over a cache in a step of an engine; None: by the curves
-    of attention and memory.
+    of attention and memory. issue: ns in which its host issues a matmul of one expert in bf16; None: those of an x86
+    processor, which are fitted. fp8_scales: whether each matrix in fp8 has a scale, or each block of one, as in MXFP8:
+    one of `FP8_SCALES`.
     """
 
     name: str
@@ -244,6 +250,8 @@ class Accelerator:
     power: PowerLimit | None = None
     reserve: tuple[tuple[str, Fraction], ...] = ()
     decode_attention: DecodeAttention | None = None
+    issue: Fraction | None = None
+    fp8_scales: str = FP8_SCALES[0]
 
     @property
     def reserved(self) -> dict[str, int]:
@@ -348,7 +356,7 @@ class Overlap:
     in thousandths. copies: how FSDP keeps the parameters of a unit, one of `COPIES`, which decides what is copied
     around its collectives; empty: nothing is. merges: how the turns of a ring of cp are merged, one of `MERGES`; empty:
     within the attention. keys: `repeated` where they are copied to all heads. issued: by format, ns in which the host
-    issues a matmul of one expert; none where all experts of a rank are one kernel.
+    issues a matmul of one expert; other formats take it as long as bf16. None: all experts of a rank are one kernel.
     """
 
     compute: str = "in-order"
@@ -447,6 +455,8 @@ class System:
                 },
                 "launch": plain(accelerator.launch),
                 **({} if accelerator.graph_launch is None else {"graph_launch": plain(accelerator.graph_launch)}),
+                **({} if accelerator.issue is None else {"issue": plain(accelerator.issue)}),
+                **({} if accelerator.fp8_scales == FP8_SCALES[0] else {"fp8_scales": accelerator.fp8_scales}),
                 "efficiency": {
                     "matmul": _points(accelerator.matmul),
                     "attention": _points(accelerator.attention),

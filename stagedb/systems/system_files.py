@@ -23,6 +23,7 @@ from stagedb.systems.system import (
     COPIES,
     DTYPES,
     FLAT,
+    FP8_SCALES,
     KINDS,
     MERGES,
     MOST_BYTES,
@@ -275,7 +276,8 @@ def _exact(value: Value, takes: str, most: int) -> Fraction:
 
 def _accelerator(value: Value) -> Accelerator:
     fields = value.mapping(
-        ("name", "peak", "memory", "launch"), ("graph_launch", "efficiency", "sustained", "power", "decode_attention")
+        ("name", "peak", "memory", "launch"),
+        ("graph_launch", "efficiency", "sustained", "power", "decode_attention", "issue", "fp8_scales"),
     )
     peak = fields["peak"].mapping((), DTYPES)
     if not peak:
@@ -300,6 +302,8 @@ def _accelerator(value: Value) -> Accelerator:
         power=_power(fields["power"]) if "power" in fields else None,
         reserve=_reserve(memory["reserve"], capacity) if "reserve" in memory else (),
         decode_attention=_decode_attention(fields["decode_attention"]) if "decode_attention" in fields else None,
+        issue=_exact(fields["issue"], "a number of ns, 0 or more", 10**9) if "issue" in fields else None,
+        fp8_scales=fields["fp8_scales"].choice(FP8_SCALES) if "fp8_scales" in fields else FP8_SCALES[0],
     )
 
 
@@ -481,7 +485,7 @@ STRETCHED = ("matmul", "matmul-fp8", "attention")
 """Operators that take longer in a step than alone."""
 
 ISSUED = ("bf16", "fp8")
-"""Formats of matmuls whose issue takes a host different times. Others are issued as those in bf16."""
+"""Formats of matmuls whose issue takes a host different times. Others take it as long as bf16."""
 
 
 def _overlap(value: Value) -> Overlap:
@@ -519,7 +523,7 @@ def _overlap(value: Value) -> Overlap:
 def _issued(value: Value) -> tuple[tuple[str, int], ...]:
     """ns in which a host issues a matmul of one expert, by format."""
     given = value.mapping((), ISSUED)
-    takes = "ns in which the host issues a matmul of one expert"
+    takes = "ns in which the host issues a matmul of one expert, 0 to 1000000000"
     return tuple((dtype, given[dtype].integer(takes, 0, 10**9)) for dtype in ISSUED if dtype in given)
 
 

@@ -36,6 +36,8 @@ UNITS: Mapping[str, str] = {
     "share": "share",
     "limit": "B",
     "start": "ns",
+    "issue": "ns",
+    "issued": "ns",
     "read_share": "share",
     "compute_share": "share",
 }

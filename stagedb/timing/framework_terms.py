@@ -55,15 +55,15 @@ _FORWARD, _STEP = TEMPLATES.index(FORWARD.name), TEMPLATES.index(STEP.name)
 
 
 def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, system: System) -> JobDurations:
-    """The durations in which communication that a framework runs in pieces during computing takes only the time that
-    computing does not hide.
+    """The durations in which collectives that a framework runs in chunks during a matmul take only the time that it
+    does not hide, and exchanges inside nodes only what they are longer than those between them.
 
-    lanes: all of them, in the order of `durations`. system: its `overlap` names what runs in pieces. Only ns change,
+    lanes: all of them, in the order of `durations`. system: its `overlap` names what runs in chunks. Only ns change,
     not bytes.
     """
     overlap = system.overlap
     relays = {"epn", "epr"} <= set(workload.groups.axis)
-    if not (overlap.chunked or overlap.reduced or overlap.gathered or relays):
+    if not (overlap.chunked or relays):
         return durations
     by_number = {each.number: each for each in workload.classes}
     axes = set(overlap.chunked) & set(workload.groups.axis)
@@ -74,7 +74,26 @@ def hidden(workload: Workload, lanes: Sequence[Lane], durations: JobDurations, s
         _relayed(columns, ns)
         members = {axis: len(group_of(workload.groups, axis, lane.rank)) for axis in axes}
         _chunked(columns, ns, members)
-        _in_buckets(columns, ns, overlap.reduced, overlap.gathered)
+        of_lanes.append(replace(lasts, ns=ns))
+    return replace(durations, lanes=tuple(of_lanes))
+
+
+def in_buckets(
+    workload: Workload, rank_classes: Sequence[int], durations: JobDurations, system: System
+) -> JobDurations:
+    """The durations in which reductions and gathers in buckets take only the time that computing does not hide.
+
+    rank_classes: the class of each lane. durations: with all that makes computing longer. system: its `overlap` has
+    the bytes of a bucket.
+    """
+    overlap = system.overlap
+    if not (overlap.reduced or overlap.gathered):
+        return durations
+    by_number = {each.number: each for each in workload.classes}
+    of_lanes: list[LaneDurations] = []
+    for number, lasts in zip(rank_classes, durations.lanes, strict=True):
+        ns = lasts.ns.copy()
+        _in_buckets(by_number[number], ns, overlap.reduced, overlap.gathered)
         of_lanes.append(replace(lasts, ns=ns))
     return replace(durations, lanes=tuple(of_lanes))
 
@@ -264,7 +283,7 @@ TABLE, FUSED_MERGES, APART = "table:", "fused", "apart"
 _WEIGHTS = TEMPLATES.index(WEIGHT_GRADIENT.name)
 
 
-def in_step(workload: Workload, rank_classes: list[int], durations: JobDurations, system: System) -> JobDurations:
+def in_step(workload: Workload, rank_classes: Sequence[int], durations: JobDurations, system: System) -> JobDurations:
     """The durations with the terms of the system's framework. rank_classes: the class of each lane."""
     overlap = system.overlap
     if not overlap.of_kernels:

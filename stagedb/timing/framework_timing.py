@@ -13,12 +13,13 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import EACH, FrameworkProfile
 from stagedb.mentions import Word
 from stagedb.systems import System
+from stagedb.systems.system import FP8_SCALES
 from stagedb.systems.system_files import STRETCHED
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted number: how many times its measured time an operator takes in a step.
+    """A fitted number: how many times its measured time an operator takes in a step; of `EXPERTS` another share.
 
     frameworks: those that run it with the same kernel; empty: all. systems: the presets with the accelerator that it
     was fitted on, or one of its kind; empty: all. reason: what makes the operator slower. rows: the number
@@ -81,33 +82,33 @@ def stretch_of(
     return tuple(factors)
 
 
+_, BLOCK = FP8_SCALES
+
 EXPERTS = "experts"
-"""The operator of the number by which the host's time for a matmul of one expert is multiplied."""
+"""The operator of the number that is the share of `LINEAR_LAYER` in which a host issues a matmul of one expert."""
 
 LINEAR_LAYER: Mapping[str, int] = {"bf16": 191_278, "fp8": 690_735}
-"""ns in which a host issues a matmul of a linear layer of Transformer Engine, by format.
+"""ns in which an x86 host issues a matmul of a linear layer of Transformer Engine, by format.
 
 A third of a forward and backward of 1,024 x 1,024 with 1,024 tokens on an H100, which take 0.573835 ms and 2.072206 ms
 (issue 445 of NVIDIA/TransformerEngine). In fp8 each matrix is cast with a scale of its own.
 """
 
-ONE_CAST = ("b200", "b300", "gb200-nvl72", "gb300-nvl72")
-"""Presets on which fp8 is MXFP8: all experts are cast in one call (pull request 1793 of NVIDIA/TransformerEngine)."""
-
-ON_GRACE: Mapping[str, int] = {"gb200-nvl72": 99_660, "gb300-nvl72": 99_660}
-"""ns of the same on presets with Grace as their host: a forward of a linear layer in bf16 on a GB200 (issue 2053)."""
-
 
 def issued_by(system: System, numbers: Sequence[Calibration] | None = None) -> tuple[tuple[str, int], ...]:
-    """By format, ns in which the host of a system issues a matmul of one expert.
+    """By format, ns in which the host of a system issues a matmul of one expert, where it issues each on its own.
 
-    numbers: as in `stretch_of`. Without the fitted one of `EXPERTS` the host is not known, but where it was measured.
+    numbers: as in `stretch_of`. Without the fitted one of `EXPERTS` no host is known but those that were measured.
+    Where blocks of a matrix have scales, all experts are cast in one call (pull request 1793 of
+    NVIDIA/TransformerEngine), so that fp8 takes as long as bf16. A system's own `issued` comes first.
     """
-    known = calibrations() if numbers is None else numbers
+    if system.overlap.issued:
+        return system.overlap.issued
+    known, chip = calibrations() if numbers is None else numbers, system.accelerator
     factor = next((each.factor for each in known if each.operator == EXPERTS), Fraction(0))
-    bf16 = ON_GRACE.get(system.name) or round(LINEAR_LAYER["bf16"] * factor)
-    fp8 = bf16 if system.name in ONE_CAST else round(LINEAR_LAYER["fp8"] * factor)
-    return (("bf16", bf16), ("fp8", fp8)) if bf16 else ()
+    bf16 = round(LINEAR_LAYER["bf16"] * factor if chip.issue is None else chip.issue)
+    fp8 = bf16 if chip.fp8_scales == BLOCK else round(LINEAR_LAYER["fp8"] * factor)
+    return (("bf16", bf16), ("fp8", fp8)) if bf16 or fp8 else ()
 
 
 def as_used_by(

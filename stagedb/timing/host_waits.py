@@ -9,18 +9,17 @@ counted how many tokens each expert has (Megatron-Core, megatron/core/transforme
 issues from there on, for attention or in a backward, takes it about as long as that runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from stagedb.lowering.columns import COMPUTE, EVERY, RECV, SEND, TEMPLATES, Ints, Ops, Workload
+from stagedb.lowering.columns import COMPUTE, EVERY, ONCE_A_STEP, RECV, RUNS, SEND, ClassColumns, Ints, Ops, Workload
+from stagedb.mentions import Word
 from stagedb.systems import System
 from stagedb.systems.measured_durations import MEASURED
-from stagedb.timing.op_durations import JobDurations
-from stagedb.workflows.training import STEP
+from stagedb.timing.op_durations import JobDurations, runs_of
 
-_STEP = TEMPLATES.index(STEP.name)
 _SIZES = 4
 """Sizes of a matmul of experts: how many experts it is for, and the three of each."""
 
@@ -38,8 +37,10 @@ def with_host(workload: Workload, rank_classes: Sequence[int], durations: JobDur
     waits = _behind if workload.plan.get("capacity_factor") is not None else _between
     lanes = []
     for number, lane in zip(rank_classes, durations.lanes, strict=True):
-        measured = np.array([rule == MEASURED for rule in lane.rule], bool)
-        waited = waits(by_number[number].ops, lane.kernels, np.where(measured, 0, calls[number]))
+        own = calls[number]
+        if durations.coverage.measured_ops:
+            own = np.where([rule == MEASURED for rule in lane.rule], 0, own)
+        waited = waits(by_number[number], lane.kernels, own)
         lanes.append(replace(lane, ns=lane.kernels + waited, waits=waited))
     return replace(durations, lanes=tuple(lanes))
 
@@ -50,35 +51,47 @@ def _calls(ops: Ops, system: System) -> Ints:
     calls = np.zeros(len(ops), np.int64)
     for op in np.flatnonzero(ops.type == COMPUTE).tolist():
         if ops.kind[op] == "matmul" and ops.facts[op].of_experts and len(ops.dims[op]) == _SIZES:
-            calls[op] = ops.dims[op][0] * issued.get("fp8" if ops.dtype[op].startswith("fp8") else "bf16", 0)
+            dtype = "fp8" if ops.dtype[op].startswith("fp8") and "fp8" in issued else "bf16"
+            calls[op] = ops.dims[op][0] * issued.get(dtype, 0)
     return calls
 
 
-def _runs(ops: Ops) -> Ints:
-    """The ops that run for every micro-batch one after another, those of a chunk's forward, or of a part of its
-    backward, next to each other."""
-    each = (ops.template != _STEP) & (ops.type != SEND) & (ops.type != RECV)
-    rows = np.flatnonzero(each & ((ops.when == EVERY) | (ops.type == COMPUTE)))
-    return rows[np.lexsort((rows, ops.template[rows], ops.chunk[rows]))]
+def _runs(columns: ClassColumns) -> Iterator[Ints]:
+    """The ops of each task that a micro-batch has, in the order in which they are issued: for every chunk its forward,
+    and its backward or the parts of it."""
+    ops, tasks = columns.ops, columns.tasks
+    each = (ops.type != SEND) & (ops.type != RECV) & ((ops.when == EVERY) | (ops.type == COMPUTE))
+    for kind in np.unique(tasks.kind[~ONCE_A_STEP[tasks.kind]]).tolist():
+        of_kind = each & np.isin(ops.template, RUNS[kind])
+        for chunk in np.unique(tasks.chunk[tasks.kind == kind]).tolist():
+            rows = np.flatnonzero(of_kind & (ops.chunk == chunk))
+            yield rows[np.argsort(ops.order[rows], kind="stable")]
 
 
-def _between(ops: Ops, ns: Ints, calls: Ints) -> Ints:
+def _between(columns: ClassColumns, ns: Ints, calls: Ints) -> Ints:
     """Waits where the host is ahead by one op at most: an op is issued from when the one before it begins.
 
-    The first one of a forward, or of a part of a backward, is issued from when it could begin.
+    The first one of a task is issued from when it could begin.
     """
-    waits, rows = np.zeros(len(ops), np.int64), _runs(ops)
-    follows = np.diff(ops.template[rows], prepend=-1) == 0
-    before = np.where(follows, np.roll(ns[rows], 1), 0)
-    waits[rows] = np.maximum(calls[rows] - before, 0)
+    waits = np.zeros(len(columns.ops), np.int64)
+    for rows in _runs(columns):
+        before = np.append(0, ns[rows][:-1]) if len(rows) else rows
+        waits[rows] = np.maximum(calls[rows] - before, 0)
     return waits
 
 
-def _behind(ops: Ops, ns: Ints, calls: Ints) -> Ints:
+def _behind(columns: ClassColumns, ns: Ints, calls: Ints) -> Ints:
     """Waits where the host may be ahead by any number of ops: for what it takes longer than a micro-batch runs."""
-    took = int(calls.sum())
-    waits: Ints = calls * max(took - int(ns[_runs(ops)].sum()), 0) // max(took, 1)
+    took, ran = int(calls.sum()), sum(int(ns[rows].sum()) for rows in _runs(columns))
+    waits: Ints = calls * max(took - ran, 0) // max(took, 1)
     return waits
+
+
+def longest_wait(columns: Sequence[ClassColumns], durations: JobDurations) -> int:
+    """ns in which the rank that waits most for its host does so in a step. columns: those of each lane's class."""
+    runs = {own.number: np.array(runs_of(own), np.int64) for own in columns}
+    lanes = zip(columns, durations.lanes, strict=True)
+    return max((int((lane.waits * runs[own.number]).sum()) for own, lane in lanes if lane.waits is not None), default=0)
 
 
 NOTED = 0.01
@@ -90,6 +103,6 @@ def host_notes(waited: int, step: int) -> tuple[str, ...]:
     if not step or waited < NOTED * step:
         return ()
     return (
-        f"note: ranks wait {waited / step:.0%} of the step for their host, which issues the matmuls of experts one by "
-        "one: fewer experts on a rank (ep), or more tokens in a micro-batch, shorten that",
+        f"note: a rank waits {waited / step:.0%} of the step for its host, which issues a matmul for each of its "
+        f"experts: a larger {Word('ep')}, more tokens in a micro-batch or {Word('capacity_factor')} shorten that",
     )

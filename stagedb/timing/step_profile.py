@@ -16,8 +16,8 @@ from stagedb.mentions import Word
 from stagedb.plans import GROUP_AXES, Plan
 from stagedb.systems import Durations, System
 from stagedb.systems.measured_durations import MEASURED
-from stagedb.timing.framework_terms import hidden, in_step
-from stagedb.timing.host_waits import host_notes, with_host
+from stagedb.timing.framework_terms import hidden, in_buckets, in_step
+from stagedb.timing.host_waits import host_notes, longest_wait, with_host
 from stagedb.timing.lanes import Lane, find_lanes
 from stagedb.timing.network_position import JobPlacement, placed, remarks
 from stagedb.timing.node_graph import NodeGraph, Reason, node_graph_of
@@ -131,13 +131,8 @@ class JobProfile:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Notes and warnings on the places of the job's ranks, and on what they wait for."""
-        return (*remarks(self.placements, self.workload, self.system), *host_notes(self.host_waits, self.step))
-
-    @property
-    def host_waits(self) -> int:
-        """ns in which the rank that waits most for the host does so in a step."""
-        spent = zip(self.durations.lanes, self.times.lanes, strict=True)
-        return max((int((own.waits * lane.ops.runs).sum()) for own, lane in spent if own.waits is not None), default=0)
+        waited = longest_wait(self.times.network.columns, self.durations)
+        return (*remarks(self.placements, self.workload, self.system), *host_notes(waited, self.step))
 
     @property
     def step(self) -> int:
@@ -184,9 +179,18 @@ def step_of(workload: Workload, system: System, blocking: tuple[str, ...] = ()) 
 
     blocking: mesh axes whose communication a rank waits for.
     """
+    return step_and_waits(workload, system, blocking)[0]
+
+
+def step_and_waits(workload: Workload, system: System, blocking: tuple[str, ...] = ()) -> tuple[int, int]:
+    """The step of `timed_step` [ns], and how much of it the rank waits that waits most for its host [ns].
+
+    blocking: mesh axes whose communication a rank waits for.
+    """
     system = placed(workload, system)[0]
     network, durations = _durations(workload, system, None)
-    return step_length(network, durations.ns, system.overlap.compute, blocking)
+    step = step_length(network, durations.ns, system.overlap.compute, blocking)
+    return step, longest_wait(network.columns, durations)
 
 
 def _timed(
@@ -211,15 +215,24 @@ def lane_durations(workload: Workload, system: System, count: int | None = None)
 
 
 def _of_lanes(workload: Workload, lanes: Sequence[Lane], system: System, measured: Durations | None) -> JobDurations:
-    alone = time_ops(workload, lanes, system, measured)
+    return as_in_step(workload, lanes, time_ops(workload, lanes, system, measured), system)
+
+
+def as_in_step(workload: Workload, lanes: Sequence[Lane], alone: JobDurations, system: System) -> JobDurations:
+    """The durations of ops in a step of the system's framework, from those of each op alone.
+
+    lanes: all of them, in the order of `alone`. Measured durations stay as they are.
+    """
     rank_classes = [lane.rank_class for lane in lanes]
-    durations = hidden(workload, lanes, in_step(workload, rank_classes, alone, system), system)
-    kernels = durations if measured is None else _measured_kept(alone, durations)
-    return with_host(workload, rank_classes, kernels, system)
+    kernels = hidden(workload, lanes, in_step(workload, rank_classes, alone, system), system)
+    waiting = with_host(workload, rank_classes, _measured_kept(alone, kernels), system)
+    return _measured_kept(alone, in_buckets(workload, rank_classes, waiting, system))
 
 
 def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations:
     """The durations, with those that were measured as they were: a measured op already has what a step adds to it."""
+    if not alone.coverage.measured_ops:
+        return durations
     lanes = []
     for before, after in zip(alone.lanes, durations.lanes, strict=True):
         measured = np.array([rule == MEASURED for rule in before.rule], bool)
@@ -261,7 +274,7 @@ def profile_job(
         ns = scaled(timeline.network, durations.kernels, scalings)
         durations = with_kernels(workload, timeline.network.lanes, durations, ns, system)
         timeline = run_step(timeline.network, durations.ns, system.overlap.compute, blocking=axes)
-    times = step_times(timeline)
+    times = step_times(timeline, [lane.waits for lane in durations.lanes])
     merit = merit_of(times, system)
     return JobProfile(workload, system, measured, tuple(scalings), axes, durations, times, merit, unscaled, placements)
 

@@ -1,5 +1,6 @@
 """Where the time of a step goes: lane by lane, op by op, task by task."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,9 +61,9 @@ class TaskTimes:
 class LaneTimes:
     """The step of one lane [ns]: `busy + exposed + bubble + idle` is the length of the step.
 
-    busy: computing. exposed: communicating and not computing. bubble: waiting for another stage, for a message or for
-    its member of a group; in a pipeline also the time between the lane's end and the end of the step. idle: waiting for
-    members of its own stage, and the rest.
+    busy: computing, without waits for the host. exposed: communicating and not computing. bubble: waiting for another
+    stage, for a message or for its member of a group; in a pipeline also the time between the lane's end and the end of
+    the step. idle: waiting for members of its own stage, for its host to issue what it computes, and the rest.
     communication: collectives and sends, hidden ones included. Each moment counts once.
     """
 
@@ -167,19 +168,25 @@ class Cover:
         return begins[some].astype(np.int64), ends[some].astype(np.int64)
 
 
-def step_times(found: Timeline) -> StepTimes:
-    """The figures of a timeline: critical path, slack, and where each lane's time goes."""
+def step_times(found: Timeline, waits: Sequence[Ints | None] = ()) -> StepTimes:
+    """The figures of a timeline: critical path, slack, and where each lane's time goes.
+
+    waits: for each lane how much of each op's duration it waits for its host [ns]; None, or no lanes: nothing does.
+    """
     net = found.network
     late, path, ready = slack(found)[net.event], critical_path(found), arrivals(found)
     exposed = np.zeros(len(net), np.int64)
     lanes = []
     for lane in net.lanes:
         at = slice(int(net.firsts[lane.number]), int(net.firsts[lane.number + 1]))
-        lanes.append(_lane(found, path, late, ready, exposed, lane.number, at))
+        waited = waits[lane.number] if waits else None
+        lanes.append(_lane(found, path, late, ready, exposed, lane.number, at, waited))
     return StepTimes(found, path, late, exposed, ready, tuple(lanes))
 
 
-def _lane(found: Timeline, path: Path, late: Ints, ready: Ints, exposed: Ints, number: int, at: slice) -> LaneTimes:
+def _lane(
+    found: Timeline, path: Path, late: Ints, ready: Ints, exposed: Ints, number: int, at: slice, waits: Ints | None
+) -> LaneTimes:
     net = found.network
     start, finish, stream = found.start[net.event[at]], found.finish[net.event[at]], net.stream[at]
     computes, talks = stream == COMPUTE_STREAM, stream > COMPUTE_STREAM
@@ -190,15 +197,17 @@ def _lane(found: Timeline, path: Path, late: Ints, ready: Ints, exposed: Ints, n
     exposed[at] = np.where(talks, finish - start - hidden, 0)
     bubble = _bubble(found, ready, every, at)
     path_nodes = path.node[path.lane == number]
+    ops = _ops(found, late, exposed, path_nodes, number, at)
     busy = computing.total
     shown = every.total - busy
+    waited = 0 if waits is None else int((waits * ops.runs).sum())
     return LaneTimes(
-        busy=busy,
+        busy=busy - waited,
         exposed=shown,
         bubble=bubble,
-        idle=found.step - busy - shown - bubble,
+        idle=found.step - busy - shown - bubble + waited,
         communication=talking.total,
-        ops=_ops(found, late, exposed, path_nodes, number, at),
+        ops=ops,
         tasks=_tasks(found, late, path_nodes, number, at),
     )
 

@@ -22,9 +22,11 @@ from stagedb.memory import memory_of, peak_of
 from stagedb.models import Card, load_card
 from stagedb.plans import GraphOptions, Plan, plan_for, uneven_chunks
 from stagedb.systems import System, load_system
-from stagedb.timing import profile_job, step_of
+from stagedb.timing import profile_job
 from stagedb.timing.expected_errors import ExpectedError, expected_error
+from stagedb.timing.host_waits import host_notes
 from stagedb.timing.network_position import placed, remarks
+from stagedb.timing.step_profile import step_and_waits
 from stagedb.validation.rank_counts import ProgramOf, lowered
 from stagedb.validation.step_rows import StepJob, StepRow, dispatch_words, job_of
 
@@ -220,8 +222,9 @@ def _predicted(job: StepJob) -> tuple[float, tuple[str, ...]]:
     copied = program_of(job.card, plan)
     blocking = job.profile.hides(job.row.cells.get("kernels", "")).blocking
     system, placements = placed(copied.workload, job.system)
-    step = step_of(copied.workload, system, blocking)
-    return step / 1e9, (*remarks(placements, copied.workload, system), *_memory(copied, system))
+    step, waited = step_and_waits(copied.workload, system, blocking)
+    notes = (*remarks(placements, copied.workload, system), *host_notes(waited, step), *_memory(copied, system))
+    return step / 1e9, notes
 
 
 def _memory(copied: Program, system: System) -> Iterator[str]:

@@ -14,10 +14,12 @@ import pytest
 
 from stagedb.api.client import Stagedb
 from stagedb.errors import UsageError
+from stagedb.frameworks.profiles import find_profile
 from stagedb.runs.calibration import FittedSystem, Observations, calibrate, observed
 from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import load_system, parse_system
+from stagedb.timing.framework_timing import as_used_by
 from tests.ir.tiny import card
 from tests.matching.recorded import OF_TWO, PAIRS, match_of
 
@@ -120,6 +122,15 @@ def test_each_of_several_runs_is_predicted_from_the_rest() -> None:
         assert number.low <= number.value <= number.high or number.unit in ("GB/s", "ns")
     alone = calibrate(runs[:1], None, "fitted")
     assert {each.each for each in alone.numbers} == {"step"} and len(alone.predictions) == 1
+
+
+def test_a_host_that_is_in_the_launch_is_waited_for_once() -> None:
+    """What ranks wait for their host is fitted into the launch, so that a profile with the framework adds nothing."""
+    profile = find_profile("megatron-core")
+    found = calibrate([seen_in("two-pp")], None, "fitted", framework=profile).system
+    assert as_used_by(found, profile).overlap.issued == (("bf16", 0), ("fp8", 0))
+    other = calibrate([seen_in("two-pp")], None, "fitted", framework=find_profile("torchtitan")).system
+    assert other.overlap.issued == ()
 
 
 def test_what_cannot_be_fitted_is_refused(embedded_store: Store) -> None:

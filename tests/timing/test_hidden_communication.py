@@ -15,7 +15,7 @@ from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.plans import Plan
 from stagedb.systems import System, load_system, parse_system
 from stagedb.timing import timed_step
-from stagedb.timing.framework_terms import hidden
+from stagedb.timing.framework_terms import hidden, in_buckets
 from stagedb.timing.framework_timing import as_used_by
 from stagedb.timing.node_graph import node_graph_of
 from stagedb.timing.op_durations import LaneDurations, time_ops
@@ -34,7 +34,8 @@ def left(made: Workload, system: System, took: int = 1000) -> tuple[ClassColumns
     durations = time_ops(made, lanes, system)
     even = tuple(replace(each, ns=np.full(len(each.ns), took)) for each in durations.lanes)
     columns = {each.number: each for each in made.classes}[lanes[0].rank_class]
-    found: LaneDurations = hidden(made, lanes, replace(durations, lanes=even), system).lanes[0]
+    chunked = hidden(made, lanes, replace(durations, lanes=even), system)
+    found: LaneDurations = in_buckets(made, [lane.rank_class for lane in lanes], chunked, system).lanes[0]
     return columns, found.ns
 
 

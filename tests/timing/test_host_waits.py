@@ -11,17 +11,22 @@ import pytest
 
 from stagedb.frameworks.profiles import find_profile
 from stagedb.graphs.model_graph import build_graph
-from stagedb.lowering.columns import RECV, SEND, TEMPLATES, ClassColumns, Ints, Workload
+from stagedb.lowering.columns import COMPUTE, TEMPLATES, ClassColumns, Ints, Workload
+from stagedb.lowering.issue_order import sequence
 from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.plans import Plan
+from stagedb.reports.report_page import stages
+from stagedb.reports.step_view import StepView, works
 from stagedb.search.what_ifs import what_ifs
-from stagedb.systems import System, load_system, parse_system
+from stagedb.systems import Coverage, System, load_system, parse_system
+from stagedb.systems.measured_durations import MEASURED
 from stagedb.timing import Scaling, profile_job
 from stagedb.timing.framework_timing import Calibration, as_used_by, calibrations, issued_by
-from stagedb.timing.host_waits import host_notes, with_host
+from stagedb.timing.host_waits import host_notes, longest_wait, with_host
 from stagedb.timing.lanes import find_lanes
 from stagedb.timing.op_durations import time_ops
 from stagedb.validation.step_rows import fixing_rows, job_of, known_rows
+from stagedb.validation.step_times import predict
 from tests.ir.tiny import card
 
 EXPERTS = 4
@@ -48,7 +53,8 @@ def waits(made: Workload, system: System, rule: str = "table:matmul", took: int 
     kernels = [took + np.arange(len(each.ns)) for each in alone.lanes]
     even = tuple(replace(each, ns=ns, rule=(rule,) * len(ns)) for each, ns in zip(alone.lanes, kernels, strict=True))
     columns = {each.number: each for each in made.classes}[lanes[0].rank_class]
-    found = with_host(made, [lane.rank_class for lane in lanes], replace(alone, lanes=even), system).lanes[0]
+    alone = replace(alone, lanes=even, coverage=Coverage(measured_ops=int(rule == MEASURED)))
+    found = with_host(made, [lane.rank_class for lane in lanes], alone, system).lanes[0]
     assert (found.kernels == kernels[0]).all()
     return columns, found.ns - kernels[0]
 
@@ -65,27 +71,36 @@ def test_a_forward_waits_from_where_tokens_are_counted() -> None:
     forward = [name for name in columns.ops.name if name.startswith("layer.1.ffn.") and "gradient" not in name]
     between = forward[forward.index("layer.1.ffn.order") + 1 : forward.index("layer.1.ffn.experts.w2") + 1]
     assert between == [f"layer.1.ffn.{each}" for each in ("dispatch", "experts.w13", "experts.gate", "experts.w2")]
-    names = columns.ops.name
-    assert of_layer == {
-        f"layer.1.ffn.{each}{gradient}": EXPERTS * CALL - (TOOK + names.index(f"layer.1.ffn.{each}{gradient}") - 1)
-        for each in ("experts.w13", "experts.w2")
-        for gradient in ("", ".input_gradient", ".weight_gradient")
+    before = {
+        "experts.w13": "dispatch",
+        "experts.w2": "experts.gate",
+        "experts.w2.input_gradient": "combine.input_gradient",
+        "experts.w2.weight_gradient": "experts.w2.input_gradient",
+        "experts.w13.input_gradient": "experts.gate.input_gradient",
+        "experts.w13.weight_gradient": "experts.w13.input_gradient",
     }
+    ran = {op: TOOK + columns.ops.name.index(f"layer.1.ffn.{each}") for op, each in before.items()}
+    assert of_layer == {f"layer.1.ffn.{op}": EXPERTS * CALL - ns for op, ns in ran.items()}
 
 
-def test_each_op_begins_when_the_one_before_it_lets_it() -> None:
-    """An op begins when the one before it has ended, and not before the host has issued it, from when that began. In a
-    stage whose weights' gradients begin with those of experts the host begins with the first of them."""
-    columns, found = waits(workload(4, pp=2, micro_batch_size=1, global_batch_size=2), on({"bf16": CALL}))
-    ops, first = columns.ops, 0
-    for template in range(TEMPLATES.index("step")):
-        rows = np.flatnonzero((ops.template == template) & ~np.isin(ops.type, (SEND, RECV))).tolist()
-        calls = [EXPERTS * CALL * (ops.kind[row] == "matmul" and ops.facts[row].of_experts) for row in rows]
-        first = calls[0]
-        assert found[rows[0]] == first
-        for before, row, call in zip(rows, rows[1:], calls[1:], strict=False):
-            assert found[row] == max(call - TOOK - before, 0)
-    assert first == EXPERTS * CALL
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_each_op_begins_when_the_one_before_it_lets_it(schedule: str) -> None:
+    """An op begins when the one before it has ended, and not before the host has issued it, from when that began. The
+    one before it is that of the task: of a whole backward, or of one of its parts."""
+    made = workload(4, pp=2, micro_batch_size=1, global_batch_size=2, schedule=schedule)
+    columns, found = waits(made, on({"bf16": CALL}))
+    ops, seen = columns.ops, set[int]()
+    for layout in sequence(columns).layouts:
+        rows = [
+            row for row in layout.ops.tolist() if ops.type[row] == COMPUTE and TEMPLATES[ops.template[row]] != "step"
+        ]
+        for before, row in zip([-1, *rows], rows, strict=False):
+            call = EXPERTS * CALL * (ops.kind[row] == "matmul" and ops.facts[row].of_experts)
+            assert found[row] == max(call - (TOOK + before if before >= 0 else 0), 0)
+        seen |= {row for row in rows if found[row]}
+    assert {ops.name[row].partition("experts.")[2] for row in seen} == {
+        f"{each}{gradient}" for each in ("w13", "w2") for gradient in ("", ".input_gradient", ".weight_gradient")
+    }
 
 
 @pytest.mark.parametrize("took", [10, TOOK])
@@ -106,9 +121,9 @@ def test_fp8_takes_the_host_longer_and_measured_ops_have_it() -> None:
     at = columns.ops.name.index("layer.0.ffn.experts.w13")
     ran = TOOK + at - 1
     assert (slow[at], fast[at]) == (4 * EXPERTS * CALL - ran, EXPERTS * CALL - ran)
-    assert not waits(made, on({"bf16": CALL, "fp8": CALL}), rule="measured")[1].any()
+    assert not waits(made, on({"bf16": CALL, "fp8": CALL}), rule=MEASURED)[1].any()
     assert not waits(made, on({}))[1].any()
-    assert not waits(made, on({"bf16": CALL}))[1].any(), "fp8 is not known there"
+    assert (waits(made, on({"bf16": CALL}))[1] == fast).all(), "a format that is not known is as bf16"
 
 
 def test_experts_that_outlast_their_issue_wait_for_nothing() -> None:
@@ -125,16 +140,42 @@ def test_waits_follow_from_kernels_that_are_faster() -> None:
     assert (half.kernels[matmuls] <= (lane.kernels[matmuls] + 1) // 2).all()
     assert 0 < plain.step - faster.step < (lane.kernels - half.kernels).sum()
     free = {each.name: each.step for each in what_ifs(plain.times, plain.durations, system)}["no waits for the host"]
-    assert free == plain.step - plain.host_waits == profile_job(made, on({})).step
-    assert [text for text in plain.remarks if text.startswith("note: ranks wait 9")]
+    assert (
+        free
+        == plain.step - longest_wait(plain.times.network.columns, plain.durations)
+        == profile_job(made, on({})).step
+    )
+    assert [text for text in plain.remarks if text.startswith("note: a rank waits 9")]
     assert "no waits for the host" not in {
         each.name for each in what_ifs(profile_job(made, on({})).times, profile_job(made, on({})).durations, on({}))
     }
 
 
+def test_waits_are_idle_and_no_part_of_a_kernels_rate() -> None:
+    made, slow = workload(pp=2, global_batch_size=4, micro_batch_size=1), on({"bf16": 10**6})
+    with_waits, without = profile_job(made, slow), profile_job(made, on({}))
+    for late, free, lasts in zip(with_waits.times.lanes, without.times.lanes, with_waits.durations.lanes, strict=True):
+        assert lasts.waits is not None
+        assert late.busy == free.busy
+        assert late.idle >= int((lasts.waits * late.ops.runs).sum()) > 0
+        assert late.busy + late.exposed + late.bubble + late.idle == with_waits.step
+    drawn = [
+        {(each.place, each.ns, round(each.time)) for each in works(StepView.of(job))} for job in (with_waits, without)
+    ]
+    assert drawn[0] == drawn[1]
+    pages = [stages(StepView.of(job), job.times.network.lanes) for job in (with_waits, without)]
+    assert ["of the step for its host" in page for page in pages] == [True, False]
+
+
+def test_a_published_row_has_the_note_of_its_profile() -> None:
+    (row,) = [each for each in known_rows() if "qwen3-30b" in each.title]
+    (found,) = predict([row])
+    assert [text for text in found.remarks if text.startswith("note: a rank waits 5")]
+
+
 def test_short_waits_are_not_noted() -> None:
     assert host_notes(9, 1000) == host_notes(0, 0) == ()
-    assert "wait 50% of the step" in host_notes(500, 1000)[0]
+    assert "waits 50% of the step" in host_notes(500, 1000)[0]
 
 
 def test_a_host_is_known_by_framework_and_system() -> None:
@@ -149,6 +190,10 @@ def test_a_host_is_known_by_framework_and_system() -> None:
     assert issued("gb200-nvl72", "megatron-bridge") == {"bf16": 99_660, "fp8": 99_660}, "measured on Grace"
     assert issued("h100", "torchtitan") == issued("h100", "maxtext") == issued("h100", "nemo", ()) == {}
     assert issued_by(load_system("gb300-nvl72"), ()) == (("bf16", 99_660), ("fp8", 99_660))
+    mine = replace(load_system("gb200-nvl72"), name="mine")
+    assert dict(as_used_by(mine, find_profile("nemo"), "", half).overlap.issued) == issued("gb200-nvl72", "nemo")
+    assert as_used_by(on({"bf16": 7}), find_profile("nemo")).overlap.issued == (("bf16", 7),), "a file's own"
+    assert as_used_by(on({"bf16": 7}), find_profile("torchtitan")).overlap.issued == ()
     used = as_used_by(load_system("h100"), find_profile("nemo"))
     assert parse_system(json.dumps(used.to_dict())).overlap.issued == used.overlap.issued
 
