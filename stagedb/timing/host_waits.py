@@ -34,6 +34,8 @@ def with_host(workload: Workload, rank_classes: Sequence[int], durations: JobDur
         return durations
     by_number = {columns.number: columns for columns in workload.classes}
     calls = {number: _calls(by_number[number].ops, system) for number in set(rank_classes)}
+    if not any(own.any() for own in calls.values()):
+        return durations
     waits = _behind if workload.plan.get("capacity_factor") is not None else _between
     lanes = []
     for number, lane in zip(rank_classes, durations.lanes, strict=True):
@@ -89,9 +91,9 @@ def _behind(columns: ClassColumns, ns: Ints, calls: Ints) -> Ints:
 
 def longest_wait(columns: Sequence[ClassColumns], durations: JobDurations) -> int:
     """ns in which the rank that waits most for its host does so in a step. columns: those of each lane's class."""
-    runs = {own.number: np.array(runs_of(own), np.int64) for own in columns}
-    lanes = zip(columns, durations.lanes, strict=True)
-    return max((int((lane.waits * runs[own.number]).sum()) for own, lane in lanes if lane.waits is not None), default=0)
+    waits = [(own, lane.waits) for own, lane in zip(columns, durations.lanes, strict=True) if lane.waits is not None]
+    runs = {own.number: runs_of(own) for own in {each.number: each for each, _ in waits}.values()}
+    return max((int((own * runs[each.number]).sum()) for each, own in waits), default=0)
 
 
 NOTED = 0.01

@@ -179,7 +179,8 @@ def step_of(workload: Workload, system: System, blocking: tuple[str, ...] = ()) 
 
     blocking: mesh axes whose communication a rank waits for.
     """
-    return step_and_waits(workload, system, blocking)[0]
+    network, durations = _durations(workload, placed(workload, system)[0], None)
+    return step_length(network, durations.ns, system.overlap.compute, blocking)
 
 
 def step_and_waits(workload: Workload, system: System, blocking: tuple[str, ...] = ()) -> tuple[int, int]:
