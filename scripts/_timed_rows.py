@@ -19,8 +19,8 @@ from stagedb.validation.step_times import plan_of
 Kind = tuple[str, str, str]
 """Accelerator, framework, and dense or experts."""
 
-_Known = tuple[tuple[tuple[str, Fraction], ...], Fraction, tuple[tuple[str, int], ...]]
-"""What the fitted numbers decide of a system: factors by operator, what matmuls sustain, and the ns of its host."""
+_Known = tuple[tuple[tuple[str, Fraction], ...], Fraction, Fraction]
+"""What the fitted numbers decide of a system: factors by operator, what matmuls sustain, and that of its host."""
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class TimedRow:
     def step(self, numbers: Sequence[Calibration]) -> float:
         """Seconds of the step with these fitted numbers."""
         system = as_used_by(load_system(self.job.system.name), self.job.profile, self.kernels, numbers)
-        known = system.overlap.stretch, system.accelerator.sustained, system.overlap.issued
+        known = system.overlap.stretch, system.accelerator.sustained, system.overlap.issue_share
         if known not in self._steps:
             alone = self._time_alone(system)
             ns = as_in_step(self.workload, self.network.lanes, alone, system)

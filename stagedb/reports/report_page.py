@@ -579,7 +579,9 @@ def stages(job: StepView, lanes: Sequence[Lane], heading: str = "Where the time 
         ]
         rows.append(Bar(job.label(lane), parts, f"{times.busy / step:.0%} busy"))
     waited = longest_wait(job.times.network.columns, job.durations)
-    notes = "".join(f" {escape(note[0].upper() + note[1:])}." for note in host_notes(waited, job.times.step))
+    notes = "".join(
+        f" {escape(note[0].upper() + note[1:])}." for note in host_notes(waited, job.times.step, job.workload.plan)
+    )
     return (
         f"<section><h2>{escape(heading)}</h2><p>By stage, as shares of the step. Communication counts if the stage "
         f"computes nothing meanwhile.{notes}</p>{legend(words)}{bars(rows, step)}</section>"

@@ -198,7 +198,6 @@ def works(job: StepView) -> list[AlikeOps]:
     for lane, columns, times in _lanes(job):
         ops, took = columns.ops, job.durations.lanes[lane.number]
         kernels = took.kernels
-        waited = 0 * kernels if took.waits is None else took.waits * times.ops.runs
         for op in np.flatnonzero((ops.type == COMPUTE) & (times.ops.runs > 0)).tolist():
             key = (
                 ops.kind[op],
@@ -210,7 +209,7 @@ def works(job: StepView) -> list[AlikeOps]:
                 int(kernels[op]),
             )
             names.setdefault(key, place_of(ops.name[op], ops.kind[op], ops.axis[op]))
-            found.setdefault(key, [0])[0] += int(times.ops.time[op] - waited[op]) * lane.ranks
+            found.setdefault(key, [0])[0] += int(times.ops.time[op]) * lane.ranks
     ranks, whole = len(job.workload.ranks), sum(sums[0] for sums in found.values()) or 1
     rows = [
         AlikeOps(kind, names[key], dtype, rule, flops, computed, size, ns, sums[0] / ranks, sums[0] / whole)

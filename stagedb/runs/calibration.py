@@ -146,7 +146,7 @@ class _Modelled:
     def __init__(self, run: Observations, base: System, is_blank: bool) -> None:
         self._run, self._is_blank = run, is_blank
         copies = replace(base, accelerator=replace(base.accelerator, launch=Fraction(0)))
-        copies = replace(copies, overlap=replace(base.overlap, taken=0, issued=()))
+        copies = replace(copies, overlap=replace(base.overlap, taken=0, issue_share=Fraction(0), issued=()))
         alone = replace(copies, overlap=replace(copies.overlap, copies=""))
         self._copies, self._alone = (lane_durations(run.workload, each).lanes for each in (copies, alone))
         self._lane = lane_numbers(run.workload, base.network(len(run.workload.ranks)))
@@ -383,8 +383,8 @@ def fitted_system(
     start = base or _blank(runs)
     if framework is not None:
         start = as_used_by(start, framework)
-    if start.overlap.issued:
-        # What ranks wait for their host is in the launch that is fitted.
+    if any(facts.of_experts for run in runs for each in run.workload.classes for facts in each.ops.facts):
+        # What ranks wait for their host is in the launch that is fitted: a framework adds nothing to it.
         start = replace(start, overlap=replace(start.overlap, issued=tuple((dtype, 0) for dtype in ISSUED)))
     fit = _Fit(runs, start, is_blank=base is None, spread=spread)
     system = fit.with_accelerator()

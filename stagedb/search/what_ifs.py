@@ -94,7 +94,9 @@ def what_ifs(
     """
     found = [*_halved(times, durations, system, blocking), *_accelerated(times, durations, system, blocking)]
     if any(lane.waits is not None and lane.waits.any() for lane in durations.lanes):
-        found.append(WhatIf("no waits for the host", _step(times, durations.kernels, system, blocking)))
+        prompt = replace(system, overlap=replace(system.overlap, issue_share=Fraction(0), issued=()))
+        ns = _kernels(times, durations, durations.kernels, prompt)
+        found.append(WhatIf("no waits for the host", _step(times, ns, system, blocking)))
     lanes = times.lanes
     if any(lane.bubble for lane in lanes):
         # Without bubbles the step is as long as the busiest lane computes, communicates and waits in its own stage.

@@ -485,7 +485,12 @@ PROFILE_LABELS = (
             Property("message", "integer", "operand of one run's communication on one rank", "B"),
             Property("duration", "integer", "of one run; 0 for a receive", "ns"),
             Property("count", "integer", "runs in a step on one rank"),
-            Property("total", "integer", "of all runs; a collective begins when its last member arrives", "ns"),
+            Property(
+                "total",
+                "integer",
+                "of all runs, without waits for the host; a collective begins when its last member arrives",
+                "ns",
+            ),
             Property("exposed", "integer", "communication while nothing is computed, all runs together", "ns"),
             Property("slack", "integer", "the least delay of a run that makes the step longer; -1: no run", "ns"),
             Property("critical", "integer", "of the runs on the critical path", "ns"),

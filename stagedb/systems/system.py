@@ -232,8 +232,8 @@ class Accelerator:
     sustained: the share of their measured speed that matmuls with a table keep in a training step, where power limits
     the clocks and other kernels use the caches. power: where it may take less than the accelerator on which the tables
     were measured; None: as much. decode_attention: attentions over a cache in a step of an engine; None: by the curves
-    of attention and memory. issue: ns in which its host issues a matmul of one expert in bf16; None: those of an x86
-    processor, which are fitted. fp8_scales: whether each matrix in fp8 has a scale, or each block of one, as in MXFP8:
+    of attention and memory. issue: ns in which its host issues a matmul of one expert in bf16; None: as an x86
+    processor does. fp8_scales: whether each matrix in fp8 has a scale, or each block of one, as in MXFP8:
     one of `FP8_SCALES`.
     """
 
@@ -355,8 +355,10 @@ class Overlap:
     kernel takes in a step. taken: the share of computing that collectives of data-parallel ranks take while they run,
     in thousandths. copies: how FSDP keeps the parameters of a unit, one of `COPIES`, which decides what is copied
     around its collectives; empty: nothing is. merges: how the turns of a ring of cp are merged, one of `MERGES`; empty:
-    within the attention. keys: `repeated` where they are copied to all heads. issued: by format, ns in which the host
-    issues a matmul of one expert; other formats take it as long as bf16. None: all experts of a rank are one kernel.
+    within the attention. keys: `repeated` where they are copied to all heads. issue_share: where a host issues
+    a matmul for each expert of a rank, the share of its time for one of a linear layer that it takes; 0: all experts
+    are one kernel. issued: by format, ns of the host for a matmul of one expert, instead of those that follow from
+    issue_share; other formats take it as long as bf16.
     """
 
     compute: str = "in-order"
@@ -372,6 +374,7 @@ class Overlap:
     copies: str = ""
     merges: str = ""
     keys: str = ""
+    issue_share: Fraction = Fraction(0)
     issued: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -384,6 +387,7 @@ class Overlap:
         """The fields of a file, ready for JSON; those of frameworks only where they are set."""
         stretch = {operator: plain(factor) for operator, factor in self.stretch}
         named = asdict(self) | {"chunked": list(self.chunked), "stretch": stretch, "issued": dict(self.issued)}
+        named["issue_share"] = plain(self.issue_share)
         return {name: value for name, value in named.items() if name in ("compute", "streams") or value}
 
 

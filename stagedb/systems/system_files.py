@@ -479,6 +479,7 @@ _OF_FRAMEWORKS = (
     "copies",
     "merges",
     "keys",
+    "issue_share",
     "issued",
 )
 STRETCHED = ("matmul", "matmul-fp8", "attention")
@@ -499,6 +500,7 @@ def _overlap(value: Value) -> Overlap:
     named = () if chunked is None else tuple(_name(each) for each in chunked.items("a list of mesh axes, such as [tp]"))
     stretch = fields["stretch"].mapping((), STRETCHED) if "stretch" in fields else {}
     factor = "how many times its measured time a kernel takes, from 0.1 to 10"
+    of_layer = "a share of the host's time for a matmul of a linear layer, from 0 to 10"
     return Overlap(
         compute.choice(COMPUTE_MODES) if compute is not None else Overlap().compute,
         streams.choice(STREAMS) if streams is not None else Overlap().streams,
@@ -516,6 +518,9 @@ def _overlap(value: Value) -> Overlap:
         copies=fields["copies"].choice(COPIES) if "copies" in fields else "",
         merges=fields["merges"].choice(MERGES) if "merges" in fields else "",
         keys=fields["keys"].choice(("repeated",)) if "keys" in fields else "",
+        issue_share=Fraction(fields["issue_share"].number(of_layer, lambda share: 0 <= share <= 10))
+        if "issue_share" in fields
+        else Fraction(0),
         issued=_issued(fields["issued"]) if "issued" in fields else (),
     )
 

@@ -37,6 +37,7 @@ UNITS: Mapping[str, str] = {
     "limit": "B",
     "start": "ns",
     "issue": "ns",
+    "issue_share": "share",
     "issued": "ns",
     "read_share": "share",
     "compute_share": "share",
@@ -89,8 +90,9 @@ def system_numbers(system: System) -> dict[str, SystemNumber]:
     content = system.to_dict()
     optional: list[tuple[tuple[str | int, ...], Number | None]] = [
         (("accelerator", "graph_launch"), system.accelerator.of_graphs),
+        (("accelerator", "issue"), None),
         (("accelerator", "sustained"), Fraction(1)),
-        *((("overlap", name), Fraction(0)) for name in ("reduced", "gathered", "taken")),
+        *((("overlap", name), Fraction(0)) for name in ("reduced", "gathered", "taken", "issue_share")),
         (("collectives", "parts"), Fraction(1)),
     ]
     for at, each in enumerate(system.dimensions):

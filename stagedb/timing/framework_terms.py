@@ -33,6 +33,7 @@ from stagedb.lowering.columns import (
 )
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems import System
+from stagedb.systems.measured_durations import MEASURED
 from stagedb.systems.system import MERGES, Accelerator, inverse
 from stagedb.timing.lanes import Lane, group_of
 from stagedb.timing.op_durations import REPEATED, SHARDS, JobDurations, LaneDurations, casts_made, repeat_ns
@@ -84,7 +85,7 @@ def in_buckets(
     """The durations in which reductions and gathers in buckets take only the time that computing does not hide.
 
     rank_classes: the class of each lane. durations: with all that makes computing longer. system: its `overlap` has
-    the bytes of a bucket.
+    the bytes of a bucket. Measured durations stay as they are.
     """
     overlap = system.overlap
     if not (overlap.reduced or overlap.gathered):
@@ -94,7 +95,9 @@ def in_buckets(
     for number, lasts in zip(rank_classes, durations.lanes, strict=True):
         ns = lasts.ns.copy()
         _in_buckets(by_number[number], ns, overlap.reduced, overlap.gathered)
-        of_lanes.append(replace(lasts, ns=ns))
+        if durations.coverage.measured_ops:
+            ns = np.where([rule == MEASURED for rule in lasts.rule], lasts.ns, ns)
+        of_lanes.append(replace(lasts, ns=ns, spared=lasts.ns - ns))
     return replace(durations, lanes=tuple(of_lanes))
 
 

@@ -1,7 +1,7 @@
 """A system as a framework uses it: what runs during what, in which pieces."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -13,13 +13,12 @@ from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import EACH, FrameworkProfile
 from stagedb.mentions import Word
 from stagedb.systems import System
-from stagedb.systems.system import FP8_SCALES
 from stagedb.systems.system_files import STRETCHED
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted number: how many times its measured time an operator takes in a step; of `EXPERTS` another share.
+    """A fitted number: how many times its measured time an operator takes in a step, or of `EXPERTS` the `issue_share`.
 
     frameworks: those that run it with the same kernel; empty: all. systems: the presets with the accelerator that it
     was fitted on, or one of its kind; empty: all. reason: what makes the operator slower. rows: the number
@@ -82,33 +81,17 @@ def stretch_of(
     return tuple(factors)
 
 
-_, BLOCK = FP8_SCALES
-
 EXPERTS = "experts"
-"""The operator of the number that is the share of `LINEAR_LAYER` in which a host issues a matmul of one expert."""
-
-LINEAR_LAYER: Mapping[str, int] = {"bf16": 191_278, "fp8": 690_735}
-"""ns in which an x86 host issues a matmul of a linear layer of Transformer Engine, by format.
-
-A third of a forward and backward of 1,024 x 1,024 with 1,024 tokens on an H100, which take 0.573835 ms and 2.072206 ms
-(issue 445 of NVIDIA/TransformerEngine). In fp8 each matrix is cast with a scale of its own.
-"""
+"""The operator of the number that is the `issue_share` of a system's overlap."""
 
 
-def issued_by(system: System, numbers: Sequence[Calibration] | None = None) -> tuple[tuple[str, int], ...]:
-    """By format, ns in which the host of a system issues a matmul of one expert, where it issues each on its own.
+def issue_share(numbers: Sequence[Calibration] | None = None) -> Fraction:
+    """The share of a host's time for a matmul of a linear layer in which it issues one of an expert; 0: not known.
 
-    numbers: as in `stretch_of`. Without the fitted one of `EXPERTS` no host is known but those that were measured.
-    Where blocks of a matrix have scales, all experts are cast in one call (pull request 1793 of
-    NVIDIA/TransformerEngine), so that fp8 takes as long as bf16. A system's own `issued` comes first.
+    numbers: as in `stretch_of`.
     """
-    if system.overlap.issued:
-        return system.overlap.issued
-    known, chip = calibrations() if numbers is None else numbers, system.accelerator
-    factor = next((each.factor for each in known if each.operator == EXPERTS), Fraction(0))
-    bf16 = round(LINEAR_LAYER["bf16"] * factor if chip.issue is None else chip.issue)
-    fp8 = bf16 if chip.fp8_scales == BLOCK else round(LINEAR_LAYER["fp8"] * factor)
-    return (("bf16", bf16), ("fp8", fp8)) if bf16 or fp8 else ()
+    known = calibrations() if numbers is None else numbers
+    return next((each.factor for each in known if each.operator == EXPERTS), Fraction(0))
 
 
 def as_used_by(
@@ -137,7 +120,8 @@ def as_used_by(
         copies=hiding.copies,
         merges=hiding.merges,
         keys=hiding.keys,
-        issued=issued_by(system, numbers) if hiding.issues == EACH else (),
+        issue_share=issue_share(numbers) if hiding.issues == EACH else Fraction(0),
+        issued=system.overlap.issued if hiding.issues == EACH else (),
     )
     if not overlap.stretch:
         return replace(system, overlap=overlap)

@@ -184,7 +184,8 @@ def whole_ns(took: Sequence[int], columns: ClassColumns) -> Ints:
 class LaneDurations:
     """For each op of a lane's class: `ns`, its source (`Timed.rule`, `Timed.dimension`), and bytes sent (`wires`).
 
-    waits: how much of `ns` an op waits for the host to issue it; None: nothing does.
+    waits: how much of `ns` an op waits for the host to issue it; None: nothing does. spared: how much less `ns` is as
+    computing hides buckets; None: it hides none.
     """
 
     ns: Ints
@@ -192,11 +193,13 @@ class LaneDurations:
     dimension: tuple[str | None, ...]
     wires: tuple[Wires, ...]
     waits: Ints | None = None
+    spared: Ints | None = None
 
     @property
     def kernels(self) -> Ints:
-        """`ns` without the waits for the host."""
-        return self.ns if self.waits is None else self.ns - self.waits
+        """`ns` without the waits for the host, and with what computing hides of buckets."""
+        kernels = self.ns if self.waits is None else self.ns - self.waits
+        return kernels if self.spared is None else kernels + self.spared
 
 
 @dataclass(frozen=True)
@@ -219,7 +222,7 @@ class JobDurations:
 
     @property
     def kernels(self) -> tuple[Ints, ...]:
-        """The same without waits for the host."""
+        """The same without waits for the host, and with what computing hides of buckets."""
         return tuple(lane.kernels for lane in self.lanes)
 
 

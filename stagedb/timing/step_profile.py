@@ -132,7 +132,10 @@ class JobProfile:
     def remarks(self) -> tuple[str, ...]:
         """Notes and warnings on the places of the job's ranks, and on what they wait for."""
         waited = longest_wait(self.times.network.columns, self.durations)
-        return (*remarks(self.placements, self.workload, self.system), *host_notes(waited, self.step))
+        return (
+            *remarks(self.placements, self.workload, self.system),
+            *host_notes(waited, self.step, self.workload.plan),
+        )
 
     @property
     def step(self) -> int:
@@ -227,7 +230,7 @@ def as_in_step(workload: Workload, lanes: Sequence[Lane], alone: JobDurations, s
     rank_classes = [lane.rank_class for lane in lanes]
     kernels = hidden(workload, lanes, in_step(workload, rank_classes, alone, system), system)
     waiting = with_host(workload, rank_classes, _measured_kept(alone, kernels), system)
-    return _measured_kept(alone, in_buckets(workload, rank_classes, waiting, system))
+    return in_buckets(workload, rank_classes, waiting, system)
 
 
 def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations:
@@ -244,12 +247,14 @@ def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations
 def with_kernels(
     workload: Workload, lanes: Sequence[Lane], durations: JobDurations, ns: Sequence[Ints], system: System
 ) -> JobDurations:
-    """The durations with those of other kernels, and what these wait for the host.
+    """The durations with those of other kernels: what these wait for the host, and what computing hides of buckets.
 
     lanes: in the order of `durations`. ns: those of the kernels, one array a lane.
     """
-    kernels = tuple(replace(own, ns=took, waits=None) for own, took in zip(durations.lanes, ns, strict=True))
-    return with_host(workload, [lane.rank_class for lane in lanes], replace(durations, lanes=kernels), system)
+    own = zip(durations.lanes, ns, strict=True)
+    kernels = replace(durations, lanes=tuple(replace(lane, ns=took, waits=None, spared=None) for lane, took in own))
+    rank_classes = [lane.rank_class for lane in lanes]
+    return in_buckets(workload, rank_classes, with_host(workload, rank_classes, kernels, system), system)
 
 
 def profile_job(

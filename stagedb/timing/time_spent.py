@@ -1,7 +1,7 @@
 """Where the time of a step goes: lane by lane, op by op, task by task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,9 +32,9 @@ class NodeTimes:
 class OpTimes:
     """The ops of a lane's class, one a row: the number of runs of each in a step, and ns of all its runs together.
 
-    time: ns that it takes; for a collective, from the arrival of its last member. exposed: for communication, the time
-    during which the lane computes nothing. critical: time on the critical path; `critical_runs`: the number of runs on
-    it. slack: the least slack of its runs, -1 where it never runs.
+    time: ns that it takes, without waits for the host; for a collective, from the arrival of its last member. exposed:
+    for communication, the time during which the lane computes nothing. critical: time on the critical path;
+    `critical_runs`: the number of runs on it. slack: the least slack of its runs, -1 where it never runs.
     """
 
     runs: Ints
@@ -200,7 +200,10 @@ def _lane(
     ops = _ops(found, late, exposed, path_nodes, number, at)
     busy = computing.total
     shown = every.total - busy
-    waited = 0 if waits is None else int((waits * ops.runs).sum())
+    waited = 0
+    if waits is not None:
+        waited = int((waits * ops.runs).sum())
+        ops = replace(ops, time=ops.time - waits * ops.runs)
     return LaneTimes(
         busy=busy - waited,
         exposed=shown,

@@ -223,7 +223,11 @@ def _predicted(job: StepJob) -> tuple[float, tuple[str, ...]]:
     blocking = job.profile.hides(job.row.cells.get("kernels", "")).blocking
     system, placements = placed(copied.workload, job.system)
     step, waited = step_and_waits(copied.workload, system, blocking)
-    notes = (*remarks(placements, copied.workload, system), *host_notes(waited, step), *_memory(copied, system))
+    notes = (
+        *remarks(placements, copied.workload, system),
+        *host_notes(waited, step, copied.workload.plan),
+        *_memory(copied, system),
+    )
     return step / 1e9, notes
 
 

@@ -15,11 +15,13 @@ import pytest
 from stagedb.api.client import Stagedb
 from stagedb.errors import UsageError
 from stagedb.frameworks.profiles import find_profile
+from stagedb.ir.facts import InExperts
 from stagedb.runs.calibration import FittedSystem, Observations, calibrate, observed
 from stagedb.store import Store
 from stagedb.systems.system import System
 from stagedb.systems.system_files import load_system, parse_system
 from stagedb.timing.framework_timing import as_used_by
+from stagedb.timing.host_waits import issued_by
 from tests.ir.tiny import card
 from tests.matching.recorded import OF_TWO, PAIRS, match_of
 
@@ -124,13 +126,20 @@ def test_each_of_several_runs_is_predicted_from_the_rest() -> None:
     assert {each.each for each in alone.numbers} == {"step"} and len(alone.predictions) == 1
 
 
-def test_a_host_that_is_in_the_launch_is_waited_for_once() -> None:
-    """What ranks wait for their host is fitted into the launch, so that a profile with the framework adds nothing."""
-    profile = find_profile("megatron-core")
-    found = calibrate([seen_in("two-pp")], None, "fitted", framework=profile).system
-    assert as_used_by(found, profile).overlap.issued == (("bf16", 0), ("fp8", 0))
-    other = calibrate([seen_in("two-pp")], None, "fitted", framework=find_profile("torchtitan")).system
-    assert other.overlap.issued == ()
+@pytest.mark.parametrize("framework", [None, "megatron-core"])
+def test_a_host_that_is_in_the_launch_is_waited_for_once(framework: str | None) -> None:
+    """What ranks with experts wait for their host is fitted into the launch, so that a framework adds nothing to it."""
+    profile = None if framework is None else find_profile(framework)
+    run = seen_in("two-pp")
+    found = calibrate([run], None, "fitted", framework=profile).system
+    assert issued_by(as_used_by(found, find_profile("megatron-core")))["bf16"] > 0, "it has no experts"
+    experts = replace(run.workload.classes[0].ops.facts[0], experts=InExperts.MATMUL)
+    classes = tuple(
+        replace(each, ops=replace(each.ops, facts=(experts, *each.ops.facts[1:]))) for each in run.workload.classes
+    )
+    run = replace(run, workload=replace(run.workload, classes=classes))
+    found = calibrate([run], None, "fitted", framework=profile).system
+    assert issued_by(as_used_by(found, find_profile("megatron-core"))) == {"bf16": 0, "fp8": 0}
 
 
 def test_what_cannot_be_fitted_is_refused(embedded_store: Store) -> None:

@@ -16,13 +16,15 @@ from stagedb.lowering.issue_order import sequence
 from stagedb.lowering.program import IndexedGraph, lower
 from stagedb.plans import Plan
 from stagedb.reports.report_page import stages
+from stagedb.reports.step_difference import sums_of
 from stagedb.reports.step_view import StepView, works
 from stagedb.search.what_ifs import what_ifs
 from stagedb.systems import Coverage, System, load_system, parse_system
 from stagedb.systems.measured_durations import MEASURED
+from stagedb.systems.system_numbers import with_numbers
 from stagedb.timing import Scaling, profile_job
-from stagedb.timing.framework_timing import Calibration, as_used_by, calibrations, issued_by
-from stagedb.timing.host_waits import host_notes, longest_wait, with_host
+from stagedb.timing.framework_timing import Calibration, as_used_by, calibrations
+from stagedb.timing.host_waits import host_notes, issued_by, longest_wait, with_host
 from stagedb.timing.lanes import find_lanes
 from stagedb.timing.op_durations import time_ops
 from stagedb.validation.step_rows import fixing_rows, job_of, known_rows
@@ -119,8 +121,13 @@ def test_fp8_takes_the_host_longer_and_measured_ops_have_it() -> None:
     columns, slow = waits(made, on({"bf16": CALL, "fp8": 4 * CALL}))
     _, fast = waits(made, on({"bf16": CALL, "fp8": CALL}))
     at = columns.ops.name.index("layer.0.ffn.experts.w13")
-    ran = TOOK + at - 1
-    assert (slow[at], fast[at]) == (4 * EXPERTS * CALL - ran, EXPERTS * CALL - ran)
+    names = list(columns.ops.name[at - 3 : at])
+    assert names == [
+        f"layer.0.ffn.{each}" for each in ("dispatch", "experts.w13.cast_input", "experts.w13.cast_weight")
+    ]
+    # Its casts are issued with it, from when dispatch begins.
+    ran = sum(TOOK + row for row in range(at - 3, at))
+    assert (slow[at], fast[at]) == (4 * EXPERTS * CALL - ran, 0)
     assert not waits(made, on({"bf16": CALL, "fp8": CALL}), rule=MEASURED)[1].any()
     assert not waits(made, on({}))[1].any()
     assert (waits(made, on({"bf16": CALL}))[1] == fast).all(), "a format that is not known is as bf16"
@@ -174,35 +181,70 @@ def test_a_published_row_has_the_note_of_its_profile() -> None:
 
 
 def test_short_waits_are_not_noted() -> None:
-    assert host_notes(9, 1000) == host_notes(0, 0) == ()
-    assert "waits 50% of the step" in host_notes(500, 1000)[0]
+    assert host_notes(9, 1000, {}) == host_notes(0, 0, {}) == ()
+    assert "waits 50% of the step" in host_notes(500, 1000, {})[0]
+    assert "a capacity factor" in host_notes(500, 1000, {})[0]
+    assert "a capacity factor" not in host_notes(500, 1000, {"capacity_factor": 1})[0]
 
 
 def test_a_host_is_known_by_framework_and_system() -> None:
     fitted = next(each for each in calibrations() if each.operator == "experts")
     half = (replace(fitted, factor=Fraction(1, 2)),)
 
-    def issued(system: str, framework: str, numbers: tuple[Calibration, ...] | None = half) -> dict[str, int]:
-        return dict(as_used_by(load_system(system), find_profile(framework), "", numbers).overlap.issued)
+    def issued(system: str | System, framework: str, numbers: tuple[Calibration, ...] | None = half) -> dict[str, int]:
+        known = load_system(system) if isinstance(system, str) else system
+        return issued_by(as_used_by(known, find_profile(framework), "", numbers))
 
     assert issued("h100", "nemo") == {"bf16": 95_639, "fp8": 345_368}
     assert issued("b200", "megatron-core") == {"bf16": 95_639, "fp8": 95_639}, "MXFP8 casts all experts at once"
     assert issued("gb200-nvl72", "megatron-bridge") == {"bf16": 99_660, "fp8": 99_660}, "measured on Grace"
-    assert issued("h100", "torchtitan") == issued("h100", "maxtext") == issued("h100", "nemo", ()) == {}
-    assert issued_by(load_system("gb300-nvl72"), ()) == (("bf16", 99_660), ("fp8", 99_660))
-    mine = replace(load_system("gb200-nvl72"), name="mine")
-    assert dict(as_used_by(mine, find_profile("nemo"), "", half).overlap.issued) == issued("gb200-nvl72", "nemo")
-    assert as_used_by(on({"bf16": 7}), find_profile("nemo")).overlap.issued == (("bf16", 7),), "a file's own"
-    assert as_used_by(on({"bf16": 7}), find_profile("torchtitan")).overlap.issued == ()
+    assert issued("h100", "torchtitan") == issued("gb200-nvl72", "maxtext") == issued("h100", "nemo", ()) == {}
+    assert issued(replace(load_system("gb200-nvl72"), name="mine"), "nemo") == issued("gb200-nvl72", "nemo")
+    slow = with_numbers(load_system("h100"), {"accelerator.issue": Fraction(191_278)})
+    assert issued(slow, "nemo") == {"bf16": 191_278, "fp8": 690_735}
+    assert issued(on({"bf16": 7}), "nemo") == {"bf16": 7}, "a file's own"
+    assert issued(on({"bf16": 7}), "torchtitan") == {}
     used = as_used_by(load_system("h100"), find_profile("nemo"))
-    assert parse_system(json.dumps(used.to_dict())).overlap.issued == used.overlap.issued
+    assert with_numbers(used, {"accelerator.issue": Fraction(1)}) != used
+    assert issued_by(with_numbers(used, {"accelerator.issue": Fraction(1000)})) == {"bf16": 1000, "fp8": 3611}
+    assert parse_system(json.dumps(used.to_dict())).overlap == used.overlap
 
 
 def test_a_graph_of_the_whole_step_needs_no_host() -> None:
     row = next(each for each in known_rows() if "qwen3-30b" in each.title)
     graph = replace(row, cells={**row.cells, "kernels": "cuda-graph"})
-    assert job_of(row).system.overlap.issued
-    assert not job_of(graph).system.overlap.issued
+    assert issued_by(job_of(row).system)
+    assert not issued_by(job_of(graph).system)
+
+
+@pytest.mark.parametrize("workflow", ["prefill", "decode"])
+def test_only_training_waits(workflow: str) -> None:
+    made = workload(workflow=workflow, **({"cache_len": 64, "seq_len": 1} if workflow == "decode" else {}))
+    assert profile_job(made, on({"bf16": 10**6})).step == profile_job(made, on({})).step
+
+
+def test_buckets_hide_behind_what_is_left_of_waits() -> None:
+    """Without waits, and with other kernels, computing hides as much of the reductions as if they were all there is."""
+    made = workload(dp=8, zero=1, global_batch_size=8, micro_batch_size=1)
+    system = replace(on({"bf16": 10**6}), overlap=replace(on({"bf16": 10**6}).overlap, reduced=1000, gathered=1000))
+    free = replace(system, overlap=replace(system.overlap, issued=()))
+    late = profile_job(made, system)
+    assert late.step > profile_job(made, free).step
+    found = {each.name: each.step for each in what_ifs(late.times, late.durations, system)}
+    assert found["no waits for the host"] == profile_job(made, free).step
+    same = profile_job(made, system, scalings=(Scaling("compute", "norm", Fraction(1)),))
+    assert same.step == late.step
+    dp = next(op for op in range(len(made.classes[0].ops)) if made.classes[0].ops.axis[op] == "dp")
+    lane = late.durations.lanes[0]
+    assert lane.spared is not None
+    assert lane.kernels[dp] == lane.ns[dp] + lane.spared[dp] > lane.ns[dp]
+
+
+def test_parts_of_computing_add_up_to_it() -> None:
+    made = workload(pp=2, global_batch_size=4, micro_batch_size=1)
+    late, prompt = (sums_of(StepView.of(profile_job(made, each)), "a step") for each in (on({"bf16": 10**6}), on({})))
+    assert late.parts["busy"] == prompt.parts["busy"]
+    assert sum(late.parts["busy"].values()) == pytest.approx(late.terms["busy"])
 
 
 def test_only_models_with_experts_fix_the_host() -> None:
