@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -486,7 +485,7 @@ def host_steps() -> str:
     for row in read_steps(Path(__file__).parent / "host-steps.csv"):
         job = job_of(row)
         workload = program_of(job.card, plan_of(job)).workload
-        free = replace(job.system, overlap=replace(job.system.overlap, issue_share=Fraction(0), issued=()))
+        free = replace(job.system, overlap=job.system.overlap.without_host)
         step, short = (step_of(workload, each) / 1e9 for each in (job.system, free))
         errors = f"{step / row.seconds - 1:+.1%} | {short / row.seconds - 1:+.1%}"
         rows.append(f"| {row.title} | {row.seconds:.4g} | {step:.4g} | {errors} |")

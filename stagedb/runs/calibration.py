@@ -146,7 +146,7 @@ class _Modelled:
     def __init__(self, run: Observations, base: System, is_blank: bool) -> None:
         self._run, self._is_blank = run, is_blank
         copies = replace(base, accelerator=replace(base.accelerator, launch=Fraction(0)))
-        copies = replace(copies, overlap=replace(base.overlap, taken=0, issue_share=Fraction(0), issued=()))
+        copies = replace(copies, overlap=replace(base.overlap.without_host, taken=0))
         alone = replace(copies, overlap=replace(copies.overlap, copies=""))
         self._copies, self._alone = (lane_durations(run.workload, each).lanes for each in (copies, alone))
         self._lane = lane_numbers(run.workload, base.network(len(run.workload.ranks)))

@@ -482,7 +482,7 @@ def part_times(program: Program, parts: Mapping[int, Part], system: System) -> d
 def _alone(system: System) -> System:
     """The system on which nothing that dp sends slows down computing, and the host issues everything in time: how much
     either takes, follows from all layers of a stage."""
-    return replace(system, overlap=replace(system.overlap, taken=0, issue_share=Fraction(0), issued=()))
+    return replace(system, overlap=replace(system.overlap.without_host, taken=0))
 
 
 def _of_a_task(columns: ClassColumns, ns: Ints, system: System) -> Ints:

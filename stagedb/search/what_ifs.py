@@ -9,7 +9,6 @@ import numpy as np
 from stagedb.lowering.columns import COLLECTIVE, SEND, Ints, Workload
 from stagedb.mentions import OPTIONS, Word
 from stagedb.systems import System
-from stagedb.systems.measured_durations import MEASURED
 from stagedb.systems.system import FLAT
 from stagedb.timing import Scaling, StepTimes, run_step
 from stagedb.timing.lanes import find_lanes
@@ -94,7 +93,7 @@ def what_ifs(
     """
     found = [*_halved(times, durations, system, blocking), *_accelerated(times, durations, system, blocking)]
     if any(lane.waits is not None and lane.waits.any() for lane in durations.lanes):
-        prompt = replace(system, overlap=replace(system.overlap, issue_share=Fraction(0), issued=()))
+        prompt = replace(system, overlap=system.overlap.without_host)
         ns = _kernels(times, durations, durations.kernels, prompt)
         found.append(WhatIf("no waits for the host", _step(times, ns, system, blocking)))
     lanes = times.lanes
@@ -136,10 +135,7 @@ def _accelerated(
             model = model or time_ops(times.network.workload, times.network.lanes, system)
             changed = time_ops(times.network.workload, times.network.lanes, other)
             lanes = zip(durations.lanes, model.lanes, changed.lanes, strict=True)
-            kernels = [
-                moved(own.kernels, before.ns, after.ns, np.array([rule != MEASURED for rule in own.rule]))
-                for own, before, after in lanes
-            ]
+            kernels = [moved(own.kernels, before.ns, after.ns, ~own.measured) for own, before, after in lanes]
             yield WhatIf(name, _step(times, _kernels(times, durations, kernels, system), system, blocking))
 
 

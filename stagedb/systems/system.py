@@ -378,6 +378,11 @@ class Overlap:
     issued: tuple[tuple[str, int], ...] = ()
 
     @property
+    def without_host(self) -> "Overlap":
+        """The same where a host issues all that computes in time."""
+        return replace(self, issue_share=Fraction(0), issued=())
+
+    @property
     def of_kernels(self) -> bool:
         """Whether a framework's kernels take other times than each alone."""
         terms = (self.stretch, self.casts, self.sums, self.taken, self.copies, self.merges, self.keys)

@@ -33,7 +33,6 @@ from stagedb.lowering.columns import (
 )
 from stagedb.plans import FORMAT_BYTES
 from stagedb.systems import System
-from stagedb.systems.measured_durations import MEASURED
 from stagedb.systems.system import MERGES, Accelerator, inverse
 from stagedb.timing.lanes import Lane, group_of
 from stagedb.timing.op_durations import REPEATED, SHARDS, JobDurations, LaneDurations, casts_made, repeat_ns
@@ -96,7 +95,7 @@ def in_buckets(
         ns = lasts.ns.copy()
         _in_buckets(by_number[number], ns, overlap.reduced, overlap.gathered)
         if durations.coverage.measured_ops:
-            ns = np.where([rule == MEASURED for rule in lasts.rule], lasts.ns, ns)
+            ns = np.where(lasts.measured, lasts.ns, ns)
         of_lanes.append(replace(lasts, ns=ns, spared=lasts.ns - ns))
     return replace(durations, lanes=tuple(of_lanes))
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from stagedb.lowering.columns import COLLECTIVE, COMPUTE, EVERY, ONCE_A_STEP, RUNS, ClassColumns, Ints, Ops, Workload
 from stagedb.systems import System
-from stagedb.systems.measured_durations import MEASURED
 from stagedb.systems.system import FP8_SCALES
 from stagedb.timing.framework_terms import DATA_AXES
 from stagedb.timing.op_durations import JobDurations, runs_of
@@ -69,7 +68,7 @@ def with_host(workload: Workload, rank_classes: Sequence[int], durations: JobDur
     for number, lane in zip(rank_classes, durations.lanes, strict=True):
         own = calls[number]
         if durations.coverage.measured_ops:
-            own = np.where([rule == MEASURED for rule in lane.rule], 0, own)
+            own = np.where(lane.measured, 0, own)
         waited = waits(by_number[number], lane.ns, own)
         lanes.append(replace(lane, ns=lane.ns + waited, waits=waited))
     return replace(durations, lanes=tuple(lanes))

@@ -49,7 +49,7 @@ from stagedb.systems import (
     Work,
 )
 from stagedb.systems.cost_model import read_work, unmasked_flops
-from stagedb.systems.measured_durations import described
+from stagedb.systems.measured_durations import MEASURED, described
 from stagedb.systems.system import Accelerator, Overlap, inverse
 from stagedb.timing.lanes import Lane, group_of, lane_numbers
 from stagedb.timing.network_position import NEIGHBOURS
@@ -194,6 +194,11 @@ class LaneDurations:
     wires: tuple[Wires, ...]
     waits: Ints | None = None
     spared: Ints | None = None
+
+    @property
+    def measured(self) -> npt.NDArray[np.bool_]:
+        """Which ops have a duration that was measured in their own step."""
+        return np.array([rule == MEASURED for rule in self.rule], bool)
 
     @property
     def kernels(self) -> Ints:

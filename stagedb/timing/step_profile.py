@@ -15,7 +15,6 @@ from stagedb.lowering.columns import COMPUTE, Ints, Workload
 from stagedb.mentions import Word
 from stagedb.plans import GROUP_AXES, Plan
 from stagedb.systems import Durations, System
-from stagedb.systems.measured_durations import MEASURED
 from stagedb.timing.framework_terms import hidden, in_buckets, in_step
 from stagedb.timing.host_waits import host_notes, longest_wait, with_host
 from stagedb.timing.lanes import Lane, find_lanes
@@ -229,8 +228,7 @@ def as_in_step(workload: Workload, lanes: Sequence[Lane], alone: JobDurations, s
     """
     rank_classes = [lane.rank_class for lane in lanes]
     kernels = hidden(workload, lanes, in_step(workload, rank_classes, alone, system), system)
-    waiting = with_host(workload, rank_classes, _measured_kept(alone, kernels), system)
-    return in_buckets(workload, rank_classes, waiting, system)
+    return with_kernels(workload, lanes, alone, _measured_kept(alone, kernels).ns, system)
 
 
 def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations:
@@ -239,8 +237,7 @@ def _measured_kept(alone: JobDurations, durations: JobDurations) -> JobDurations
         return durations
     lanes = []
     for before, after in zip(alone.lanes, durations.lanes, strict=True):
-        measured = np.array([rule == MEASURED for rule in before.rule], bool)
-        lanes.append(replace(after, ns=np.where(measured, before.ns, after.ns)))
+        lanes.append(replace(after, ns=np.where(before.measured, before.ns, after.ns)))
     return replace(durations, lanes=tuple(lanes))
 
 
